@@ -121,7 +121,7 @@ def test_refusals_are_told(nodes):
     text = b.guest.check(f"cat {DEBUGFS}/unknown_ni")
     assert re.search(r"^causes=none of=refused .* NoSuchNi=[1-9]", text, re.MULTILINE), text
     assert re.search(rf"^event=refused .* peer={a.nid} .* cause=NoSuchNi .* requested={b.nid}$", text, re.MULTILINE), text
-    assert f"{a.nid}: refused its connection request: no NI {b.nid} on this device" in b.log()
+    assert f"{a.nid}: rejected its connection request: no NI {b.nid} on this device" in b.log()
     refused = [e for e in events(a) if e["cause"] == "Refused"]
     assert refused and {e["detail"] for e in refused} == {"Fatal"}, events(a)
 

@@ -26,7 +26,7 @@ NIDS = ("10.0.1.1@o2ib", "10.0.1.2@o2ib")
 # Between the two; a round closes them all. The debug kernel has few rounds, hence many connections.
 CONNS = 4 if SLOW == 1 else 16
 
-# One round: note the time, do it, wait until no connection is on its way out, note
+# One round: note the time, do it, wait until no connection is closing, note
 # the time again, and wait until there is a connection for the next one.
 SCRIPT = """
 now() {{ read -r up rest </proc/uptime; t=${{up%.*}}${{up#*.}}; }}
@@ -166,7 +166,7 @@ def states(node, *names):
 
 
 def closing(node):
-    """Seconds until no connection is on its way out."""
+    """Seconds until no connection is closing."""
     return timed(lambda: until(lambda: states(node, "Closing", "Draining", "Dead") == 0, "closed", 60, 0.05))[0]
 
 

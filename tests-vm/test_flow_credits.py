@@ -115,7 +115,7 @@ def test_all_completions_come_when_everything_flushes(nodes, how, request):
     a.ctl(f"conn close {b.nid}", ok=False)
     until(lambda: not any(conns(n) for n in (a, b)), "no connection", timeout=60)
     for n in (a, b):
-        # The last one may still be on its way out.
+        # The last one may still be closing.
         until(lambda n=n: past(n)["wrs"] == past(n)["retired"] and past(n)["recv_wrs"] == past(n)["recv_cqes"], past(n), timeout=20)
         p = past(n)
         print(f"{n.guest.name}, {how}: {p}")

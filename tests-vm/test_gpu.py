@@ -115,7 +115,7 @@ def test_gaps(nodes, gpus):
     refused(a, b, "it has gaps", ERANGE, op="put", size=100000, shape="aligned", tshape="gaps", tmem="gpu")
     assert gpus[0].counts()["GpuRefused"] == gpus[1].counts()["GpuRefused"] == 4
     # 1 MiB that begins inside of a page.
-    refused(a, b, "is too much for one region", ERANGE, op="get", size=1048576, shape="unaligned", mem="gpu")
+    refused(a, b, "is too large for one memory region", ERANGE, op="get", size=1048576, shape="unaligned", mem="gpu")
 
 
 def test_what_came_inside_of_a_message(nodes, gpus):
@@ -162,7 +162,7 @@ def test_mapping_that_fails(nodes, gpus):
     for gpu in gpus:
         gpu.ctl("fail 0")
     log = a.log() + b.log()
-    assert f"nvidia-fs did not map it; see what that says ({EFAULT})" in log and "connection closed" not in log
+    assert f"nvidia-fs did not map it; see its lines in the log ({EFAULT})" in log and "connection closed" not in log
     a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=50)
 
 
@@ -190,7 +190,7 @@ def test_provider_goes(nodes, gpus, pytestconfig):
         gpu.ctl("unregister")
         stats = gpu.stats()
         assert stats["maps"] == stats["unmaps"], stats
-        refused(node, nodes[1 - i % 2], f"nobody has its pages any more; is nvidia-fs loaded? ({ENXIO})", ENXIO, op="put", size=65536, mem="gpu")
+        refused(node, nodes[1 - i % 2], f"its pages are no longer registered; is nvidia-fs loaded? ({ENXIO})", ENXIO, op="put", size=65536, mem="gpu")
         # What needs no GPU is not concerned.
         node.traffic(nodes[1 - i % 2], op="mix", size=65536, count=20)
         gpu.ctl("register")

@@ -195,7 +195,7 @@ def test_who_says_another_address_is_refused(nodes, evil):
         for n, address in enumerate((HONEST, "10.0.0.77", VICTIM), 1):
             evil.make_up(VICTIM, address, 987, evil.connreq(VICTIM, src=wire.nid(address), srcstamp=ni_stamp(a)))
             until(lambda: refused(a, "SourceAddress") == n, f"{address} is not believed", 20)
-    said = f"{HONEST}@o2ib: refused its connection request: source NID is not the source address"
+    said = f"{HONEST}@o2ib: rejected its connection request: source NID is not the source address"
     assert a.log().count(said) == 1, a.log()
 
 
@@ -268,7 +268,7 @@ def test_who_connects_again_and_again_is_slowed_down(nodes, evil):
             assert made >= 512, made
     if slow:
         pytest.skip(slow)
-    assert f"{EVIL}: refused its connection request: too many requests from its address" in a.log()
+    assert f"{EVIL}: rejected its connection request: too many requests from its address" in a.log()
 
 
 def test_flood_of_bad_requests(nodes, evil):

@@ -130,7 +130,7 @@ def test_lnet_refuses_messages(nodes, size):
         assert len(conns(node)) == 1
     refused = counted(b, "other", "NotForLNet")
     assert refused >= 6 and refused == b.stats()["parse_refused"]
-    assert f"{a.nid}: LNet refused a message for {b.nid}: error (-71): dropped; see the routes there" in b.log()
+    assert f"{a.nid}: LNet refused a message for {b.nid}: error (-71): dropped; check the routes on the peer" in b.log()
 
 
 def test_slow_finalize(nodes):

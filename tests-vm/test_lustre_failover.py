@@ -197,7 +197,7 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
         assert not lost(node), lost(node)
         log = node.guest.dmesg()
         assert "link is down" not in log and "the RDMA device is gone" not in log
-        assert "no node can be connected to" not in log
+        assert "no connection is possible" not in log
         assert not two or "the interface moved from " in log
         assert node.net_show().count("status: up") == 1
     for load, other in zip(loads, reversed(made)):

@@ -437,7 +437,7 @@ def test_access(nodes):
     assert "Connection refused" in b.ping(a, 5)[1]
     assert "Input/output error" in a.ping(b, 5)[1]
     assert f"{a.nid} rejected: o2iblnd fatal error" in b.sh("dmesg")
-    assert f"{b.nid}: refused its connection request: denied by the parameter access" in a.sh("dmesg")
+    assert f"{b.nid}: rejected its connection request: denied by the parameter access" in a.sh("dmesg")
     refused = a.sh(f"grep of=refused {lustre.DEBUGFS}/ro2iblnd/{a.nid}")
     assert re.search(r" Denied=[1-9]", refused), refused
     assert not a.conns() and not b.conns()

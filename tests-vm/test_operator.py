@@ -128,12 +128,12 @@ def test_denied_and_allowed_again(nodes):
     until(lambda: f"{a.nid}: connection closed: denied by the parameter access" in b.log(), "it is said")
     assert a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] != 0
     assert refused(b, "Denied") >= 1
-    assert f"{a.nid}: refused its connection request: denied by the parameter access" in b.log()
-    assert "refused our connection request: it finds the request wrong or unwelcome" in a.log()
+    assert f"{a.nid}: rejected its connection request: denied by the parameter access" in b.log()
+    assert "rejected our connection request: the request is invalid or not permitted; see the log of the peer" in a.log()
     assert re.search(rf"^event=refused .*peer={re.escape(a.nid)} .*cause=Denied", b.guest.check(f"cat {DEBUGFS}/{b.nid}.closes"), re.M)
     # Nor do we connect to it.
     assert b.ctl(f"ping {a.nid} timeout=5", ok=False)["rc"] != 0
-    assert f"{a.nid}: not connected to: denied by the parameter access" in b.log()
+    assert f"{a.nid}: connection not attempted: denied by the parameter access" in b.log()
     assert a.conns() == 0 and b.conns() == 0
     write(b, "access", "")
     a.ping(b)

@@ -146,7 +146,7 @@ def test_notices(nodes):
 
 
 def test_a_broken_device_heals(nodes):
-    """A device says that it is broken: LNet leaves the NI alone. When it says that its port is active, it works again."""
+    """A device reported a fatal error: LNet leaves the NI alone. When it says that its port is active, it works again."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -176,7 +176,7 @@ def test_a_broken_device_heals(nodes):
             until(lambda: len(notices.of("device_back")) == 2, "all is told")
             assert notices.of("device_fatal") == [(a.nid, a.device)] * 2
         log = a.log()
-        assert log.count(f"{a.nid}: the RDMA device says that it is broken") == 2, log
+        assert log.count(f"{a.nid}: the RDMA device reported a fatal error") == 2, log
         assert log.count(f"{a.nid}: the RDMA device works again") == 2, log
         a.traffic(b, op="mix", count=20)
     finally:

@@ -18,7 +18,7 @@ from test_stock import boot_stock
 from troubles import limit, pattern, remedy
 
 STARVED = "peer keeps all credits for 4.0 s: the peer's LNet is slow"
-SILENT = "not acknowledged for 600 ms: look at the fabric ... or the peer is dead"
+SILENT = "not acknowledged for 600 ms: check the fabric ... or the peer is dead"
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def test_broken_device(nodes, told):
     tell = "echo eth0 {} >/sys/module/ib_event/parameters/tell"
     a.guest.check(f"insmod /files/ib_event.ko; {tell.format('fatal')}")
     try:
-        told(a, "rxe0 says that it is broken, LNet avoids the NI ...", name="broken")
+        told(a, "rxe0 reported a fatal error, LNet avoids the NI ...", name="broken")
     finally:
         a.guest.run(f"{tell.format('port_active')}; rmmod ib_event")
 
@@ -139,7 +139,7 @@ def test_booting_peer(nodes, told):
         return peers and int(peers[0]["failures"]) >= 5 and int(peers[0]["retry_ms"]) > 3500
 
     # Longer than the report takes.
-    row = "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; the peer says not now: ..."
+    row = "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; the peer rejects for now: ..."
     until(waits, "a long pause")
     told(a, row, name="booting")
     run.result()
@@ -182,7 +182,7 @@ def test_what_ended(nodes, told):
     b.ni_add(conns_per_peer=2)
     connected()
     told(
-        a, "broke 4 times in 3 min, last 10 s ago: ...", "connecting failed 6.5 s ago: ...", "requests for none of our NIs ...", name="ended"
+        a, "broke 4 times in 3 min, last 10 s ago: ...", "connecting failed 6.5 s ago: ...", "requests for unknown NIs ...", name="ended"
     )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def test_dead_peer(pair, stage):
             until(lambda: conns(a) and int(conns(a)[0]["oldest_ms"]) >= 500, "it waits")
             trouble.sees(
                 Debugfs(a, r"oldest_ms=([5-9]\d\d|\d{4,}) oldest=sending"),
-                Top(a, "not acknowledged for 600 ms: look at the fabric ... or the peer is dead", name="dead-peer"),
+                Top(a, "not acknowledged for 600 ms: check the fabric ... or the peer is dead", name="dead-peer"),
                 Log(a, "<peer>: a send failed: RetryExc (vendor code ...)"),
                 Log(a, "<peer>: connection closed: the transport gave up retrying"),
                 Debugfs(a, "event=closed by=path cause=TransportRetry", ".closes"),
@@ -283,7 +283,7 @@ def test_lost_packets(pair, stage):
                 trouble.sees(
                     # A second: what the transport waits before it repeats something.
                     Debugfs(a, r"stage=wire p99_ns=\d{10,}", ".latency"),
-                    Top(a, "retries: look at the fabric (...)"),
+                    Top(a, "retries: check the fabric (...)"),
                 )
             assert load.result()["count"] > 0
         finally:
@@ -300,7 +300,7 @@ def test_mtu(pair, stage):
         with stage("MTU mismatch", "packets of more than 1500 bytes dropped", BY_TOP) as trouble, Load(a, b, op="put"):
             with pinging(b, a):
                 trouble.sees(
-                    Top(a, "not acknowledged for 4.0 s, and the peer was heard 300 ms ago: ... the MTU of the whole way, or a filter"),
+                    Top(a, "not acknowledged for 4.0 s, and the peer was heard 300 ms ago: ... the MTU of the whole path, or a filter"),
                     Log(a, "<peer>: a send failed: RetryExc (vendor code ...)"),
                     Log(a, "<peer>: connection closed: the transport gave up retrying"),
                     Debugfs(a, "event=closed by=path cause=TransportRetry", ".closes"),
@@ -308,7 +308,7 @@ def test_mtu(pair, stage):
                 trouble.sees(
                     # It was connected again at once, and the same happened again.
                     Debugfs(a, "usable=[1-9] failed=0 ends=TransportRetry:[2-9].*"),
-                    Top(a, "the transport gave up retrying: it answers again: ... the MTU of the whole way, or a filter"),
+                    Top(a, "the transport gave up retrying: it answers again: ... the MTU of the whole path, or a filter"),
                 )
     back(a, b)
 
@@ -322,7 +322,7 @@ def test_no_memory(pair, stage):
             b.guest.check(f"cd {slab}; echo -1 >times; echo 50 >probability")
             b.ctl("conn close any", ok=False)
             trouble.sees(
-                Log(b, "<peer>: refused its connection request: no memory for a connection (-12)"),
+                Log(b, "<peer>: rejected its connection request: no memory for a connection (-12)"),
                 Debugfs(b, r"of=refused NoResources=[1-9]\d*"),
                 Top(b, "refuses requests (...): no memory, or no device resources, here"),
             )
@@ -336,13 +336,13 @@ def test_no_memory(pair, stage):
 def test_exhausted_regions(pair, stage):
     """The device has no memory region left."""
     a, b = pair
-    with stage("exhausted regions", "the device gives no memory region", READING) as trouble:
+    with stage("exhausted regions", "the device provides no memory region", READING) as trouble:
         with failing(b, "ro2ib_alloc_mr"), Load(a, b, op="put-ack") as load:
             trouble.sees(
-                Log(b, "<peer>: cannot receive a PUT: the device gives no memory region (-12)"),
+                Log(b, "<peer>: cannot receive a PUT: the device provides no memory region (-12)"),
                 Debugfs(b, r"of=other NoRegion=[1-9]\d*"),
-                Top(b, "no memory region, the device gives none, for 27 PUTs of peers just now: refused"),
-                Top(a, "3 messages of ours just now that a peer could not take or answer: look at it there"),
+                Top(b, "no memory region, the device provides none, for 27 PUTs of peers just now: refused"),
+                Top(a, "3 messages failed just now because a peer could not receive or answer them: check the peer"),
             )
             assert re.search(r"/fail_function/inject <==\n(.*\n)*ro2ib_alloc_mr\b", trouble.report(b))
     assert load.result()["verify_errors"] == 0
@@ -372,12 +372,12 @@ def test_wrong_net(pair, stage):
     with stage("wrong net", "the peer's NI is of another net", READING) as trouble:
         a.ctl(f"ping {b.nid} timeout=30", ok=False)
         trouble.sees(
-            Log(a, "<peer>: refused our connection request: <why>"),
-            Log(b, "<peer>: refused its connection request: no NI <peer> on this device"),
+            Log(a, "<peer>: rejected our connection request: <why>"),
+            Log(b, "<peer>: rejected its connection request: no NI <peer> on this device"),
             Debugfs(a, "event=failed by=peer cause=Refused detail=Fatal", ".closes"),
             Debugfs(b, "event=refused cause=NoSuchNi requested=10.*", "unknown_ni"),
             Top(a, "connecting failed 6.5 s ago: refused by the peer ...", name="refused"),
-            Top(b, "requests for none of our NIs ...", name="wrong-net"),
+            Top(b, "requests for unknown NIs ...", name="wrong-net"),
         )
 
 
@@ -427,12 +427,12 @@ def test_denied(pair, stage):
         until(lambda: a.conns() == 0, "cut off")
         a.ctl(f"ping {b.nid} timeout=5", ok=False)
         trouble.sees(
-            Log(a, "<peer>: refused our connection request: <why>"),
-            Log(b, "<peer>: refused its connection request: denied by the parameter access"),
+            Log(a, "<peer>: rejected our connection request: <why>"),
+            Log(b, "<peer>: rejected its connection request: denied by the parameter access"),
             Debugfs(a, "event=failed by=peer cause=Refused", ".closes"),
             Debugfs(b, "event=refused cause=Denied", ".closes"),
             Debugfs(b, r"of=refused Denied=[1-9]\d*"),
-            Top(b, "refuses requests (...): the parameter access denies it"),
+            Top(b, "refuses requests (...): denied by the parameter access"),
         )
     write(b, "access", "")
 

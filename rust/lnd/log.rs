@@ -146,7 +146,7 @@ pub(crate) fn deletion_waits(nid: Nid) {
     pr_info!(
         "{}\n",
         core::format_args!(
-            "{nid}: the NI is being deleted, and messages still come in; connections end over which they do"
+            "{nid}: the NI is being deleted and messages still arrive; closing the connections they arrive on"
         )
     );
 }
@@ -178,7 +178,7 @@ pub(crate) fn post_failed(nid: Nid) {
 
 /// Logs a completion that is no plain SEND.
 pub(crate) fn not_a_send(nid: Nid) {
-    warn_noise!("{nid}: the peer used an operation that is none of the protocol's; closing\n");
+    warn_noise!("{nid}: the peer sent an unexpected RDMA operation; closing\n");
 }
 
 /// Logs a message that cannot be decoded.
@@ -194,9 +194,9 @@ pub(crate) fn stale_message(nid: Nid, e: &Stale) {
 /// Logs that the peer broke the credit rules.
 pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
     let what = match e {
-        CreditError::Returned => "returned more credits than there are",
+        CreditError::Returned => "returned more credits than exist",
         CreditError::Sent => "sent more than it had credits for",
-        CreditError::Answered => "answered more than was asked",
+        CreditError::Answered => "answered more requests than were sent",
         CreditError::Asked => "asks for more answers than it has buffers for",
     };
     warn_noise!("{nid}: the peer {what}; closing\n");
@@ -210,7 +210,7 @@ pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
 /// Logs that LNet refused a message. The header was good, so LNet does not accept the destination.
 pub(crate) fn refused_by_lnet(nid: Nid, to: Nid, e: Error) {
     warn_noise!(
-        "{nid}: LNet refused a message for {to}: {}: dropped; see the routes there\n",
+        "{nid}: LNet refused a message for {to}: {}: dropped; check the routes on the peer\n",
         why(e)
     );
 }
@@ -218,8 +218,8 @@ pub(crate) fn refused_by_lnet(nid: Nid, to: Nid, e: Error) {
 /// Logs that a PUT cannot be received because memory or a memory region (`region`) is missing.
 pub(crate) fn no_sink(nid: Nid, region: bool, e: Error) {
     let why = match (region, e) {
-        (true, ENOBUFS) => Worded("all memory regions of ours are in use", e.to_errno()),
-        (true, _) => Worded("the device gives no memory region", e.to_errno()),
+        (true, ENOBUFS) => Worded("all memory regions are in use", e.to_errno()),
+        (true, _) => Worded("the device provides no memory region", e.to_errno()),
         (false, _) => unmapped(e),
     };
     warn_limited!("{nid}: cannot receive a PUT: {why}\n");
@@ -241,16 +241,16 @@ pub(crate) fn no_source(nid: Nid, e: Error) {
 /// Logs a message that failed because its memory is on a GPU.
 pub(crate) fn gpu_refused(nid: Nid, e: Error) {
     let why = match e {
-        EXDEV => "only some of its pages are a GPU's; what uses it must not mix them",
-        ENXIO => "nobody has its pages any more; is nvidia-fs loaded?",
-        ERANGE => "it has gaps, or is too much for one region, and cannot be copied",
+        EXDEV => "only some of its pages are GPU memory; the application must not mix them",
+        ENXIO => "its pages are no longer registered; is nvidia-fs loaded?",
+        ERANGE => "it has gaps, or is too large for one memory region, and cannot be copied",
         EOPNOTSUPP => {
-            "the data came inside of a message, and cannot be copied there; transfer 4 KiB or more"
+            "the data arrived inside a message and cannot be copied to the GPU; transfer 4 KiB or more"
         }
-        _ => "nvidia-fs did not map it; see what that says",
+        _ => "nvidia-fs did not map it; see its lines in the log",
     };
     warn_limited!(
-        "{nid}: a message with memory of a GPU failed: {why} ({})\n",
+        "{nid}: a message with GPU memory failed: {why} ({})\n",
         e.to_errno()
     );
 }
@@ -267,8 +267,8 @@ pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
 /// Logs a rejected connection request of a peer.
 pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     match nid {
-        Some(nid) => warn_noise!("{nid}: refused its connection request: {why}\n"),
-        None => warn_noise!("refused a connection request: {why}\n"),
+        Some(nid) => warn_noise!("{nid}: rejected its connection request: {why}\n"),
+        None => warn_noise!("rejected a connection request: {why}\n"),
     }
 }
 
@@ -276,14 +276,14 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
 pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Recorded) {
     let cause = cause.as_str();
     match noted.is_news() {
-        true => warn_limited!("{nid}: not connected to: {cause}\n"),
-        false => dk!(NetError, "{nid}: not connected to: {cause}\n"),
+        true => warn_limited!("{nid}: connection not attempted: {cause}\n"),
+        false => dk!(NetError, "{nid}: connection not attempted: {cause}\n"),
     }
 }
 
 /// Logs that the peer rejected a connection request of this node.
 pub(crate) fn rejected(nid: Nid, why: &dyn Display) {
-    warn_limited!("{nid}: refused our connection request: {why}\n");
+    warn_limited!("{nid}: rejected our connection request: {why}\n");
 }
 
 /// Logs that the RDMA device of an NI was removed.
@@ -297,18 +297,18 @@ pub(crate) fn detached(nid: Nid) {
 /// Logs that the interface has the address of an NI, and its RDMA device has not.
 pub(crate) fn addr_moved(nid: Nid, device: &str) {
     warn_limited!(
-        "{nid}: {device} lost the address, which is set; the RDMA core is told to look\n"
+        "{nid}: {device} has no GID for the interface address; asking the RDMA core to rescan\n"
     );
 }
 
 /// Logs that the interface of an NI moved to another RDMA device.
 pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
-    warn_limited!("{nid}: the interface moved from {from} to {to}; connections are made anew\n");
+    warn_limited!("{nid}: the interface moved from {from} to {to}; reconnecting\n");
 }
 
 /// Logs that the subnet manager assigned another LID to the port of an NI.
 pub(crate) fn new_lid(nid: Nid, lid: u32) {
-    warn_limited!("{nid}: the LID of the port changed to {lid}; connections are made again\n");
+    warn_limited!("{nid}: the LID of the port changed to {lid}; reconnecting\n");
 }
 
 /// Reports that the NI cannot use the device that its interface is on now.
@@ -322,7 +322,7 @@ pub(crate) fn cannot_follow(nid: Nid, why: &dyn Display, e: Error) {
 /// Reports that the NI cannot use the device that has its address, once for each error.
 pub(crate) fn cannot_use(nid: Nid, what: &dyn Display, e: Error) {
     warn_limited!(
-        "{nid}: the RDMA device cannot be used: {what}: {}; trying again each second\n",
+        "{nid}: the RDMA device cannot be used: {what}: {}; retrying every second\n",
         self::why(e)
     );
 }
@@ -332,7 +332,7 @@ pub(crate) fn broken(nid: Nid) {
     pr_err!(
         "{}\n",
         core::format_args!(
-            "{nid}: the RDMA device says that it is broken; LNet avoids this NI until it is reset"
+            "{nid}: the RDMA device reported a fatal error; LNet avoids this NI until the device is reset"
         )
     );
 }
@@ -364,8 +364,8 @@ pub(crate) fn gsi_dead(nid: Nid, device: &str) {
     pr_err!(
         "{}\n",
         core::format_args!(
-            "{nid}: no node can be connected to: queue pair 1 of {device} is in the error state; \
-             make the device anew with \"rdma link delete\" and \"rdma link add\""
+            "{nid}: no connection is possible: queue pair 1 of {device} is in the error state; \
+             recreate the device with \"rdma link delete\" and \"rdma link add\""
         )
     );
 }

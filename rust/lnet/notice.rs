@@ -21,7 +21,7 @@ pub(crate) enum Device {
     Gone,
     /// It is back.
     Back,
-    /// It says that it is broken.
+    /// It reported a fatal error.
     Fatal,
     /// Nothing of the connection manager leaves it any more.
     Mute,

@@ -29,7 +29,7 @@ pub const NOOPS_MAX: u8 = 2;
 /// What the peer did more often than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreditError {
-    /// It returned more credits than there are buffers.
+    /// It returned more credits than exist buffers.
     Returned,
     /// It sent a request without holding a credit for it.
     Sent,

@@ -224,15 +224,15 @@ pub enum Refused {
 impl fmt::Display for RejectWhy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RejectWhy::ConnRace => "its own request to us wins",
-            RejectWhy::NoResources => "it is out of resources",
-            RejectWhy::Fatal => "it finds the request wrong or unwelcome",
-            RejectWhy::ConnUncompat => "it speaks another version",
-            RejectWhy::ConnStale => "one side knows an earlier life of the other",
+            RejectWhy::ConnRace => "the peer's own request wins",
+            RejectWhy::NoResources => "the peer is out of resources",
+            RejectWhy::Fatal => "the request is invalid or not permitted; see the log of the peer",
+            RejectWhy::ConnUncompat => "the peer has another protocol version",
+            RejectWhy::ConnStale => "one side has a stale incarnation of the other",
             RejectWhy::RdmaFrags => "too many fragments",
             RejectWhy::MsgQueueSize => "queue depth too large",
             RejectWhy::InvalidSrvId => "no such service",
-            RejectWhy::Early => "its NI is not ready yet",
+            RejectWhy::Early => "the peer's NI is not ready yet",
             RejectWhy::Unknown(n) => return write!(f, "reason {n}"),
         })
     }
@@ -241,12 +241,12 @@ impl fmt::Display for RejectWhy {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::NoListener => f.write_str("nobody listens there (is LNet up?)"),
+            Refused::NoListener => f.write_str("no listener (is LNet up there?)"),
             Refused::Cm(n) => write!(f, "connection manager, reason {n}"),
             Refused::Malformed(e) => write!(f, "malformed reject: {e}"),
-            Refused::Unsaid => f.write_str("it says nothing"),
-            Refused::OldVersion => f.write_str("it speaks version 0x11 only"),
-            Refused::NoAgreement(why) => write!(f, "{why}, and it offers nothing less"),
+            Refused::Unsaid => f.write_str("the peer gave no reason"),
+            Refused::OldVersion => f.write_str("the peer supports version 0x11 only"),
+            Refused::NoAgreement(why) => write!(f, "{why}, and the peer offers no smaller value"),
             Refused::Reason(why) => why.fmt(f),
         }
     }

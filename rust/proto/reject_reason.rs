@@ -97,7 +97,9 @@ impl fmt::Display for RejectCause {
             RejectCause::OtherNet => f.write_str("source NID of another network"),
             RejectCause::OwnNid => f.write_str("source NID is our own"),
             RejectCause::SourceAddress => f.write_str("source NID is not the source address"),
-            RejectCause::StaleDestination => f.write_str("meant for an earlier life of ours"),
+            RejectCause::StaleDestination => {
+                f.write_str("sent to an earlier incarnation of this NI")
+            }
             RejectCause::NoDepth => f.write_str("queue depth 0"),
             RejectCause::Depth(n) => write!(f, "queue depth {n} too large"),
             RejectCause::NoFrags => f.write_str("no fragments"),
@@ -106,18 +108,18 @@ impl fmt::Display for RejectCause {
             RejectCause::StalePeer => f.write_str("peer has a new incarnation"),
             RejectCause::Race => f.write_str("lost a connection race"),
             RejectCause::TooMany => f.write_str(
-                "it has as many connections, or requests that LNet keeps, as one peer may have",
+                "the peer has the maximum of connections, or of requests that LNet retains",
             ),
             RejectCause::TooOften => {
-                f.write_str("too many requests from its address; its CM asks again")
+                f.write_str("too many requests from its address; its CM retries")
             }
             RejectCause::TooOftenInAll => {
-                f.write_str("too many requests from all peers together; its CM asks again")
+                f.write_str("too many requests from all peers; its CM retries")
             }
             RejectCause::NoResources(e) if *e == -ENOMEM => {
                 write!(f, "no memory for a connection ({e})")
             }
-            RejectCause::NoResources(e) => write!(f, "no connection could be made ({e})"),
+            RejectCause::NoResources(e) => write!(f, "cannot create the connection ({e})"),
             RejectCause::AcceptFailed => f.write_str("accept failed"),
             RejectCause::Denied => f.write_str("denied by the parameter access"),
         }

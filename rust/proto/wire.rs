@@ -439,7 +439,7 @@ impl fmt::Display for Stale {
             Stale::SourceNid => "source NID is not the peer's",
             Stale::DestinationNid => "destination NID is not ours",
             Stale::SourceStamp => "peer incarnation differs",
-            Stale::DestinationStamp => "meant for an earlier life of ours",
+            Stale::DestinationStamp => "sent to an earlier incarnation of this NI",
         })
     }
 }

@@ -112,6 +112,6 @@ impl<K> Drop for Mapping<K> {
 #[cold]
 #[inline(never)]
 fn lose<K>(keeper: K) {
-    pr_warn_once!("memory is in use by the device, and its owner wants it back\n");
+    pr_warn_once!("memory is returned to its owner while the device still uses it\n");
     core::mem::forget(keeper);
 }

@@ -65,14 +65,14 @@ static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 	struct ro2ib_send_req req;
 
 	if (!nid_is_nid4(&msg->msg_target.nid)) {
-		pr_err_ratelimited("%s: next hop is not an IPv4 NID, which is all the o2ib protocol can name\n",
+		pr_err_ratelimited("%s: next hop is not an IPv4 NID: o2ib supports IPv4 NIDs only\n",
 				   ni->name);
 		return -EAFNOSUPPORT;
 	}
 	/* Those of a message that is routed need not be of this net. */
 	if (!nid_is_nid4(&msg->msg_hdr.src_nid) ||
 	    !nid_is_nid4(&msg->msg_hdr.dest_nid)) {
-		pr_err_ratelimited("%s: a message from or to an IPv6 NID, which the o2ib protocol has no form for\n",
+		pr_err_ratelimited("%s: a message from or to an IPv6 NID: o2ib supports IPv4 NIDs only\n",
 				   ni->name);
 		return -EAFNOSUPPORT;
 	}

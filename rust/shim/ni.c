@@ -78,7 +78,7 @@ static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 		pr_err_ratelimited("interface %s does not have address %pI4\n",
 				   wanted, &lni->ni_nid.nid_addr[0]);
 	else
-		pr_err_ratelimited("interface %s has no IPv4 address, which is all the o2ib protocol can name\n",
+		pr_err_ratelimited("interface %s has no IPv4 address: o2ib supports IPv4 NIDs only\n",
 				   wanted);
 	return -ENOENT;
 }
@@ -156,7 +156,7 @@ int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 		return -EINVAL;
 	}
 	if (!nid_is_nid4(&lni->ni_nid)) {
-		pr_err_ratelimited("the o2ib protocol has no form for IPv6 NIDs; give the NI an IPv4 address\n");
+		pr_err_ratelimited("o2ib supports IPv4 NIDs only: give the NI an IPv4 address\n");
 		return -EAFNOSUPPORT;
 	}
 
@@ -187,7 +187,7 @@ int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 	if (!lni->ni_interface || !*lni->ni_interface) {
 		rc = lnet_ni_add_interface(lni, devs[i].li_name);
 		if (rc < 0) {
-			pr_err_ratelimited("%s: cannot note the name of interface %s: %d\n",
+			pr_err_ratelimited("%s: cannot store the name of interface %s: %d\n",
 					   cfg->name, devs[i].li_name, rc);
 			goto out;
 		}

@@ -188,7 +188,7 @@ MODULE_PARM_DESC(cksum, "non-zero: checksum outgoing messages (not RDMA data)");
 #endif
 
 RO2IB_PARAM(timeout, int, RO2IB_TIMEOUT_DEFAULT, 0, 86400, 0644);
-MODULE_PARM_DESC(timeout, "seconds until a stuck transfer closes its connection (0: as LNet says)");
+MODULE_PARM_DESC(timeout, "seconds until a transfer without progress closes its connection (0: LNet's value)");
 
 RO2IB_PARAM(nscheds, int, 0, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(nscheds, "accepted for compatibility, without effect: there are no scheduler threads");
@@ -197,22 +197,22 @@ RO2IB_PARAM(conns_per_peer, uint, 1, 0, 127, 0444);
 MODULE_PARM_DESC(conns_per_peer, "connections opened to each peer (0: 1)");
 
 RO2IB_PARAM(ntx, int, 512, 0, U16_MAX, 0444);
-MODULE_PARM_DESC(ntx, "accepted for compatibility (checked against fmr_pool_size); transmits are made on demand");
+MODULE_PARM_DESC(ntx, "accepted for compatibility (checked against fmr_pool_size); transmits are allocated on demand");
 
 RO2IB_PARAM(credits, int, 256, 1, INT_MAX, 0444);
 MODULE_PARM_DESC(credits, "concurrent sends per NI (not given: 32 times peer_credits, if these are not given either)");
 
 RO2IB_PARAM(peer_credits, int, 8, 0, INT_MAX, 0444);
-MODULE_PARM_DESC(peer_credits, "concurrent sends per peer and offered queue depth (clamped to 8..255, then to credits; not given: as the link is fast)");
+MODULE_PARM_DESC(peer_credits, "concurrent sends per peer and offered queue depth (clamped to 8..255, then to credits; not given: by link speed)");
 
 RO2IB_PARAM(peer_credits_hiw, int, 0, 0, INT_MAX, 0444);
-MODULE_PARM_DESC(peer_credits_hiw, "return credits with a message of its own from this many on (clamped to half of peer_credits .. peer_credits - 1)");
+MODULE_PARM_DESC(peer_credits_hiw, "return credits by NOOP from this number on (clamped to half of peer_credits .. peer_credits - 1)");
 
 RO2IB_PARAM(peer_buffer_credits, int, 0, INT_MIN, INT_MAX, 0444);
-MODULE_PARM_DESC(peer_buffer_credits, "router buffer credits per peer (<= 0: as LNet says)");
+MODULE_PARM_DESC(peer_buffer_credits, "router buffer credits per peer (<= 0: LNet's value)");
 
 RO2IB_PARAM(peer_timeout, int, 180, INT_MIN, INT_MAX, 0444);
-MODULE_PARM_DESC(peer_timeout, "seconds without news until a peer counts as dead (<= 0: never)");
+MODULE_PARM_DESC(peer_timeout, "seconds without a message until LNet regards a peer as down (<= 0: never)");
 
 static char *ipif_name = "ib0";
 module_param(ipif_name, charp, 0444);
@@ -222,16 +222,16 @@ RO2IB_PARAM_OPS(retry_count, int, &ro2ib_conn_param_ops, 5, 0, INT_MAX, 0644);
 MODULE_PARM_DESC(retry_count, "transport retries of a queue pair (above 7: 7)");
 
 RO2IB_PARAM_OPS(rnr_retry_count, int, &ro2ib_conn_param_ops, 6, 0, INT_MAX, 0644);
-MODULE_PARM_DESC(rnr_retry_count, "receiver-not-ready retries of a queue pair (7 and above: without end)");
+MODULE_PARM_DESC(rnr_retry_count, "receiver-not-ready retries of a queue pair (7 and above: unlimited)");
 
 RO2IB_PARAM(keepalive, int, 100, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(keepalive, "idle seconds until an empty message is sent (<= 0: never)");
 
 RO2IB_PARAM_OPS(probe, int, &ro2ib_probe_ops, 1000, 250, 60000, 0644);
-MODULE_PARM_DESC(probe, "milliseconds of silence until a peer that owes an answer is asked: 250..60000 (0: never)");
+MODULE_PARM_DESC(probe, "milliseconds of silence until a peer that owes an answer is probed: 250..60000 (0: never)");
 
 RO2IB_PARAM_OPS(ib_mtu, int, &ro2ib_mtu_ops, 0, 0, 4096, 0444);
-MODULE_PARM_DESC(ib_mtu, "path MTU: 256/512/1024/2048/4096 (0: as the fabric says)");
+MODULE_PARM_DESC(ib_mtu, "path MTU: 256/512/1024/2048/4096 (0: that of the path)");
 
 RO2IB_PARAM(concurrent_sends, int, 0, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(concurrent_sends, "accepted for compatibility, without effect: send queue slots are counted exactly");
@@ -255,7 +255,7 @@ RO2IB_PARAM(dev_failover, int, 0, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(dev_failover, "accepted for compatibility, without effect: an NI always follows its interface to another device");
 
 RO2IB_PARAM_OPS(require_privileged_port, int, &ro2ib_conn_param_ops, 0, INT_MIN, INT_MAX, 0644);
-MODULE_PARM_DESC(require_privileged_port, "non-zero: refuse peers that connect from ports 1024 and above");
+MODULE_PARM_DESC(require_privileged_port, "non-zero: reject peers that connect from ports 1024 and above");
 
 RO2IB_PARAM_OPS(use_privileged_port, int, &ro2ib_conn_param_ops, 1, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(use_privileged_port, "non-zero: connect from a port below 1024");
@@ -264,7 +264,7 @@ RO2IB_PARAM(wrq_sge, uint, 2, 1, 256, 0444);
 MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request, at least; 16 are used where the device can (not given: 30)");
 
 RO2IB_PARAM(tos, int, -1, -1, 255, 0444);
-MODULE_PARM_DESC(tos, "IP type of service of connections (-1: leave alone)");
+MODULE_PARM_DESC(tos, "IP type of service of connections (-1: not set)");
 
 #define RO2IB_PARAM_READER(name)					\
 	int ro2ib_param_##name(void)					\

@@ -131,7 +131,7 @@ static struct ro2ib_text_param p_access = {
 };
 module_param_cb(access, &ro2ib_text_ops, &p_access, 0644);
 __MODULE_PARM_TYPE(access, "charp");
-MODULE_PARM_DESC(access, "who may connect: [on <our nids>] allow|deny <nids>; ... (empty: everybody)");
+MODULE_PARM_DESC(access, "peers that may connect: [on <own NIDs>] allow|deny <NIDs>; ... (empty: all)");
 
 bool ro2ib_access_allows(const struct ro2ib_ni *ni, u64 peer)
 {
@@ -160,7 +160,7 @@ static struct ro2ib_text_param p_ni_tune = {
 };
 module_param_cb(ni_tune, &ro2ib_text_ops, &p_ni_tune, 0644);
 __MODULE_PARM_TYPE(ni_tune, "charp");
-MODULE_PARM_DESC(ni_tune, "tunables per NI, also while it runs: <our nids> <key>=<value> ...; ...");
+MODULE_PARM_DESC(ni_tune, "tunables of NIs, also while they run: <own NIDs> <key>=<value> ...; ...");
 
 void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out)
 {

@@ -9,7 +9,7 @@ STAMP = 0x1122334455667788
 
 
 def reject_in(answer):
-    """The reject in the answer to a request; None if it says nothing."""
+    """The reject in the answer to a request; None if the peer gave no reason."""
     assert int(answer["status"]) == wire.CONSUMER_DEFINED, answer
     data = bytes.fromhex(answer.get("private", ""))
     return wire.parse_reject(data) if any(data) else None

@@ -165,7 +165,7 @@ impl Conn {
     }
 
     fn connect_error(self: &Arc<Self>) {
-        // On an established connection it says nothing that completions do not say better.
+        // On an established connection the peer gave no reason that completions do not say better.
         let connecting = self.with(|inner| inner.state.is_attempt());
         if connecting {
             self.end(Cause::ConnectFailed);

@@ -162,7 +162,7 @@ const UPPER: u64 = 2;
 const TIMER: u64 = 3;
 /// Id of the work item that retries messages and requests that wait for memory.
 const SHORTAGE: u64 = 5;
-/// Milliseconds between two looks of it at a connection on its way out.
+/// Milliseconds between two checks of a connection that closes.
 const CLOSING_MS: u32 = 1000;
 
 /// What the connection lock protects.

@@ -145,7 +145,7 @@ pub fn text(app: &App) -> String {
     out.family(
         "ro2ib_device_up",
         "gauge",
-        "Whether the NI has its RDMA device, and that works: it neither says that it is broken, nor is mute.",
+        "Whether the NI has a working RDMA device: without a fatal error, and its GSI queue pair works.",
     );
     for ni in nis {
         let up = u8::from(ni.has_device());

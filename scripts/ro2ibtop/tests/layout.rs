@@ -97,8 +97,8 @@ fn requests_for_no_ni_are_told_in_full() {
     let app = common::app(common::guest("wrong-net"));
     for width in WIDTHS {
         let seen = words(&app, width);
-        let told = "requests for none of our NIs, compare nets and \"service\" (1 in 2 min, last of 10.0.0.1@o2ib \
-                    for 10.0.0.2@o2ib): no NI has the NID that was asked for NI device";
+        let told = "requests for unknown NIs, compare nets and \"service\" (1 in 2 min, last of 10.0.0.1@o2ib \
+                    for 10.0.0.2@o2ib): no NI has the requested NID NI device";
         assert!(seen.contains(told), "{width}: {seen}");
     }
 }

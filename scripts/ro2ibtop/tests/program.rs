@@ -201,7 +201,7 @@ fn a_device_that_says_it_is_broken_is_no_healthy_one() {
     let told = common::guest("broken");
     let up = "\nro2ib_device_up{ni=\"10.0.0.1@o2ib\",device=\"rxe0\"} ";
     for (health, kind, words, works) in [
-        ("broken", "device-broken", "rxe0 says that it is broken", 0),
+        ("broken", "device-broken", "rxe0 reported a fatal error", 0),
         ("gsi_dead", "gsi-dead", "no peer can connect", 0),
         ("refuses", "posts-refused", "rxe0 refused work requests", 0),
         ("ok", "", "nothing wrong", 1),
@@ -260,7 +260,10 @@ fn a_device_that_hangs_holds_nobody_up() {
         assert!(ended, "it waits for the device");
         assert_eq!(shown.status.code(), Some(2), "{}", said(&shown));
         let shown = said(&shown);
-        assert!(shown.contains("rxe0 does not tell its counters"), "{shown}");
+        assert!(
+            shown.contains("rxe0 does not return its counters"),
+            "{shown}"
+        );
     }
     assert_eq!(left, 1);
 }

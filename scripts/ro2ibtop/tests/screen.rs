@@ -95,11 +95,11 @@ fn a_refusal_is_told_on_both_sides() {
     assert!(on_screen(&app, "refused by the peer (Fatal)"));
     let app = common::app(common::guest("wrong-net"));
     assert_eq!(app.worst(), Level::Warn);
-    assert!(on_screen(&app, "no NI has the NID that was asked for"));
+    assert!(on_screen(&app, "no NI has the requested NID"));
     assert!(on_screen(&app, "last of 10.0.0.1@o2ib for 10.0.0.2@o2ib"));
     // Nothing of it is in any table, so it is where one looks first.
     let lines = common::lines(&common::screen(&app, 200, 40));
-    assert!(lines[1].starts_with("requests for none of our NIs"));
+    assert!(lines[1].starts_with("requests for unknown NIs"));
     assert!(on_screen(
         &app,
         "0 connections; wrong: 0 bad, 1 slow or odd"
@@ -118,7 +118,7 @@ fn a_dead_peer_is_told() {
         told.contains(&("10.0.0.1@o2ib", "retries", Level::Warn)),
         "{told:?}"
     );
-    assert!(on_screen(&app, "retries: look at the fabric"));
+    assert!(on_screen(&app, "retries: check the fabric"));
     let app = common::app(common::guest("no-peer"));
     assert!(troubles(&app).contains(&("10.0.0.2@o2ib", "gone", Level::Bad)));
 }
@@ -127,7 +127,7 @@ fn a_dead_peer_is_told() {
 fn a_peer_that_boots_is_told() {
     let app = common::app(common::guest("booting"));
     assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "waiting", Level::Bad)]);
-    let words = "3 messages wait 5.6 s for a connection; next try in 4.4 s, 9 failures; the peer says not now";
+    let words = "3 messages wait 5.6 s for a connection; next try in 4.4 s, 9 failures; the peer rejects for now";
     assert!(on_screen(&app, words));
 }
 
@@ -141,11 +141,11 @@ fn what_ended_is_told() {
     );
     let words = "; so far 4 x closed by the peer, 2 x closed by lctl disconnect, 6 of other causes";
     assert!(on_screen(&app, words));
-    assert!(on_screen(&app, "requests for none of our NIs"));
+    assert!(on_screen(&app, "requests for unknown NIs"));
     // All of it, and nothing of the list.
     app.events = true;
     assert!(on_screen(&app, "the link is down here"));
-    assert!(on_screen(&app, "no NI has the NID that was asked for"));
+    assert!(on_screen(&app, "no NI has the requested NID"));
     assert!(!on_screen(&app, "broke"));
 }
 
@@ -255,7 +255,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
     assert_eq!(
         app.nis[0].words,
-        "no memory for 3 messages just now: they wait, or LNet sends them again"
+        "no memory for 3 messages just now: they wait, or LNet resends them"
     );
     // PUTs of peers are refused for want of it.
     let refused = |n, naks| {
@@ -298,7 +298,7 @@ fn each_trouble_of_an_ni_has_its_words() {
         }
     };
     let app = node(&[&no_region(2), &no_region(3)]);
-    let words = "no memory region, the device gives none, for 1 message just now";
+    let words = "no memory region, the device provides none, for 1 message just now";
     assert!(app.nis[0].words.starts_with(words));
     let app = node(&[&memory(5), &memory(5)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Note));
@@ -315,7 +315,7 @@ fn each_trouble_of_an_ni_has_its_words() {
         }
     };
     for (health, kind, words) in [
-        ("broken", "device-broken", "mlx5_0 says that it is broken, "),
+        ("broken", "device-broken", "mlx5_0 reported a fatal error, "),
         ("gsi_dead", "gsi-dead", "no peer can connect, "),
         ("refuses", "posts-refused", "mlx5_0 refused work requests, "),
         ("ok", "link-down", "the link is down: "),
@@ -337,7 +337,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     let app = node(&[&counter(7), &counter(9)]);
     assert_eq!(
         app.nis[0].words,
-        "retries: look at the fabric (local_ack_timeout_err +2)"
+        "retries: check the fabric (local_ack_timeout_err +2)"
     );
     assert_eq!(node(&[&counter(9), &counter(9)]).nis[0].kind, "fine");
     let app = node(&[&|ni: &mut Ni| {
@@ -445,7 +445,7 @@ fn a_peer_that_refuses_messages_is_told() {
     let app = node(&[&told(5), &told(8)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("told", Level::Warn));
     let words =
-        "3 messages of ours just now that a peer could not take or answer: look at it there";
+        "3 messages failed just now because a peer could not receive or answer them: check the peer";
     assert_eq!(app.nis[0].words, words);
 }
 
@@ -598,10 +598,10 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
             .unwrap_or_default()
     };
     let mtu =
-        "no data has got through since the NI was started: the MTU of the whole way, or a filter";
+        "no data has got through since the NI was started: the MTU of the whole path, or a filter";
     let loss = "some packets get lost, data gets through: cable, switch";
     let either =
-        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter";
+        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole path, or a filter";
     assert!(words(&[&lossy(0, 1), &lossy(0, 1)]).ends_with(mtu));
     assert!(words(&[&lossy(5, 1), &lossy(13, 1)]).ends_with(loss));
     // None lately, some before; or nobody knows whose it is; or there is nothing to compare with.
@@ -649,10 +649,10 @@ fn a_node_that_sends_no_data_is_told_of_no_mtu() {
             .unwrap_or_default()
     };
     let either =
-        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter";
-    let away = "it answers again: it was away, or large packets get lost: the MTU of the whole way, or a filter";
+        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole path, or a filter";
+    let away = "it answers again: it was away, or large packets get lost: the MTU of the whole path, or a filter";
     let never =
-        "no data has got through since the NI was started: the MTU of the whole way, or a filter";
+        "no data has got through since the NI was started: the MTU of the whole path, or a filter";
     assert!(words(0, false).ends_with(either), "{}", words(0, false));
     assert!(words(0, true).ends_with(away), "{}", words(0, true));
     assert!(words(2, false).ends_with(never), "{}", words(2, false));
@@ -688,11 +688,11 @@ fn what_to_look_at_depends_on_what_is_known() {
     );
     assert_eq!(
         ended(&[("failed", "NoListener", "NoListener", 999.0)]),
-        "connecting failed 1.0 s ago: nobody listens there: is LNet up, with the same service (NoListener): \
+        "connecting failed 1.0 s ago: no listener: is LNet up, with the same service (NoListener): \
          the node answers"
     );
     assert!(ended(&[("failed", "Refused", "Fatal", 999.0)])
-        .ends_with("(Fatal): its log says why: another net or NID, or it denies us"));
+        .ends_with("(Fatal): its log says why: another net or NID, or it denies this node"));
     let timeout = ended(&[("failed", "ConnectTimeout", "", 999.0)]);
     assert!(timeout.contains("UDP port 4791") && timeout.contains("P_Key"));
     assert!(!timeout.contains("silent"));
@@ -725,7 +725,7 @@ fn the_next_try_is_told() {
     assert_eq!(
         words(&|p| (p.failures, p.retry_ms) = (5, Some(3000))),
         "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; \
-         the peer says not now: it boots, or its log has the reason"
+         the peer rejects for now: it boots, or its log has the reason"
     );
     assert_eq!(
         words(&|p| p.retry_ms = Some(20)),
@@ -750,7 +750,7 @@ fn the_next_try_is_told() {
     assert_eq!(
         words(&late(400)),
         "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; the last try: \
-         the transport gave up retrying: look at the fabric: cable, switch, MTU; or the peer is dead"
+         the transport gave up retrying: check the fabric: cable, switch, MTU; or the peer is dead"
     );
     assert!(!words(&late(3_600_000)).contains("the last try"));
     // Nothing waits; it is tried because its connection was lost with the link.

@@ -88,7 +88,7 @@ impl FinishedTx {
         }
     }
 
-    /// It ended while our own device says that it is broken.
+    /// It ended while our own device reported a fatal error.
     pub(crate) fn on_broken_device(&mut self) {
         if let Self::Ended { cause, .. } = self {
             *cause = cause.map(Cause::on_broken_device);

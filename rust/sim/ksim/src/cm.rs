@@ -424,7 +424,7 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
                 let packet = Packet::Rtu { to: i.other };
                 send(i, packet);
             }
-            // Later its id is on its way out, and nobody may hear of it any more.
+            // Later its id is being destroyed, and no event may be delivered for it.
             i.told = !i.qp.is_null();
             if !i.qp.is_null() {
                 // SAFETY: The memory stays until the world ends.

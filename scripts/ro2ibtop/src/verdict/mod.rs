@@ -206,11 +206,11 @@ impl Data {
     fn lossy(self) -> &'static str {
         match self {
             Self::Unknown => {
-                "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter"
+                "packets get lost, some or all large ones: cable, switch, or the MTU of the whole path, or a filter"
             }
             Self::Through => "some packets get lost, data gets through: cable, switch",
             Self::Never => {
-                "no data has got through since the NI was started: the MTU of the whole way, or a filter"
+                "no data has got through since the NI was started: the MTU of the whole path, or a filter"
             }
         }
     }
@@ -219,11 +219,11 @@ impl Data {
     fn back(self) -> &'static str {
         match self {
             Self::Unknown => {
-                "it answers again: it was away, or large packets get lost: the MTU of the whole way, or a filter"
+                "it answers again: it was away, or large packets get lost: the MTU of the whole path, or a filter"
             }
             Self::Through => "it answers again: data gets through, it was away",
             Self::Never => {
-                "it answers again: no data has got through since the NI was started: the MTU of the whole way, or a filter"
+                "it answers again: no data has got through since the NI was started: the MTU of the whole path, or a filter"
             }
         }
     }

@@ -42,7 +42,7 @@ fn slow(way: Way) -> &'static str {
     match (way.lossy, way.breaks) {
         (true, _) => "packets get lost, as the NI says; if not, the peer's LNet is slow",
         (false, true) => {
-            "connections break, so what the peer sends may get lost: look there; or its LNet is slow"
+            "connections break, so messages of the peer may be lost: check the peer; or its LNet is slow"
         }
         (false, false) => "the peer's LNet is slow",
     }
@@ -54,15 +54,9 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
     match conn.state.as_str() {
         "Established" => {}
         "Closing" | "Draining" | "Dead" => {
-            return Verdict::new(Level::Note, "closing", "on its way out");
+            return Verdict::new(Level::Note, "closing", "closing");
         }
-        "" => {
-            return Verdict::new(
-                Level::Note,
-                "connecting",
-                "the driver does not say its state",
-            )
-        }
+        "" => return Verdict::new(Level::Note, "connecting", "state unknown"),
         state => {
             let words = format!("being set up ({state})");
             return Verdict::new(Level::Note, "connecting", words);
@@ -97,7 +91,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
             return Verdict::new(level_of(ms), "lossy", words);
         }
         let words = format!(
-            "not acknowledged for {}: look at the fabric (cable, switch, MTU), or the peer is dead",
+            "not acknowledged for {}: check the fabric (cable, switch, MTU), or the peer is dead",
             span(ms)
         );
         return Verdict::new(level_of(ms), "not-acknowledged", words);
@@ -128,7 +122,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
     if conn.q_unreserved > 0 && conn.reserved == 0 && ms < SLOW_MS {
         let waiting = words::plural(conn.q_unreserved, "waits", "wait");
         let words = format!(
-            "more PUTs and GETs under way than the depth {}: {waiting}",
+            "more PUTs and GETs in progress than the depth {}: {waiting}",
             conn.depth
         );
         return Verdict::new(Level::Note, "no-reserve", words);
@@ -163,10 +157,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         return Verdict::new(level_of(ms).min(Level::Warn), "queued", words);
     }
     if conn.oldest == "sending" && ms >= SLOW_MS && !conn.suspect {
-        let words = format!(
-            "what is sent takes {}, and moves: much is under way, a link is full",
-            span(ms)
-        );
+        let words = format!("sends take {} and progress: a link is saturated", span(ms));
         return Verdict::new(Level::Note, "full", words);
     }
     if conn.suspect {

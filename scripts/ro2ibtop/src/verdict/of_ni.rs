@@ -65,7 +65,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     }
     if ni.counters_hang {
         let words = format!(
-            "{} does not tell its counters, so it may hang: its lines in dmesg, \"devlink health\"",
+            "{} does not return its counters and may hang: see its lines in dmesg, \"devlink health\"",
             ni.device
         );
         return Verdict::new(Level::Bad, "counters-hang", words);
@@ -83,7 +83,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 .map(|(name, n)| format!("{name} +{n}"))
                 .collect();
             (!retries.is_empty()).then(|| {
-                let words = format!("retries: look at the fabric ({})", retries.join(", "));
+                let words = format!("retries: check the fabric ({})", retries.join(", "));
                 Verdict::new(Level::Warn, "retries", words)
             })
         })
@@ -93,7 +93,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
             (told > 0).then(|| {
                 let messages = words::plural(told, "message", "messages");
                 let words = format!(
-                    "{messages} of ours just now that a peer could not take or answer: look at it there"
+                    "{messages} failed just now because a peer could not receive or answer them: check the peer"
                 );
                 Verdict::new(Level::Warn, "told", words)
             })
@@ -128,7 +128,7 @@ fn unusable(ni: &Ni) -> Option<Verdict> {
     match ni.health.as_str() {
         "broken" => {
             let words = format!(
-                "{device} says that it is broken, LNet avoids the NI: its lines in dmesg; if it stays so, reset it"
+                "{device} reported a fatal error, LNet avoids the NI: see its lines in dmesg; reset it if this lasts"
             );
             Some(Verdict::new(Level::Bad, "device-broken", words))
         }
@@ -183,7 +183,7 @@ fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
             format!("no memory region, all {most} are in use,")
         }
         // The device makes fewer regions than it reports, or other users have them.
-        _ if history.no_region(ni) > 0 => "no memory region, the device gives none,".to_string(),
+        _ if history.no_region(ni) > 0 => "no memory region, the device provides none,".to_string(),
         _ => "no memory".to_string(),
     };
     let naks = history.times(ni).iter();
@@ -195,8 +195,7 @@ fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
     {
         0 => {
             let messages = words::plural(short, "message", "messages");
-            let words =
-                format!("{want} for {messages} just now: they wait, or LNet sends them again");
+            let words = format!("{want} for {messages} just now: they wait, or LNet resends them");
             Verdict::new(Level::Warn, "memory", words)
         }
         naks => {
@@ -258,6 +257,6 @@ pub fn of_none(sample: &Sample) -> Option<Verdict> {
             "there is no o2ib NI: \"lnetctl net show\", and what the log says of the last one";
         return Some(Verdict::new(Level::Bad, "no-ni", words));
     }
-    let what = "requests for none of our NIs, compare nets and \"service\"";
+    let what = "requests for unknown NIs, compare nets and \"service\"";
     refusing(&sample.unknown_ni_events, sample.time, "unknown-ni", what)
 }

@@ -98,7 +98,8 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
             words = format!("{words}; the last try: {why}");
         } else if peer.failures > 0 {
             // An attempt that the peer asked to repeat has not failed.
-            words = format!("{words}; the peer says not now: it boots, or its log has the reason");
+            words =
+                format!("{words}; the peer rejects for now: it boots, or its log has the reason");
         }
         return Verdict::new(level, "waiting", words);
     }
