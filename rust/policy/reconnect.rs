@@ -847,8 +847,8 @@ mod tests {
         assert_eq!(p.known.depth, depth(64));
     }
 
-    /// Tests a peer with ko2iblnd, which rejects as long as a request of its own is under way, also one that got lost,
-    /// but not more than 20 times: it is not made to wait for what the CM repeats after 4.3 s.
+    /// Tests a peer with ko2iblnd, which rejects as long as a request of its own is in flight, even a lost one, but not
+    /// more than 20 times: the next attempt does not wait for the CM's repetition after 4.3 s.
     #[test]
     fn a_lost_race_is_run_again_soon() {
         let mut p = peer();
@@ -994,8 +994,8 @@ mod tests {
         assert!(p.hold());
     }
 
-    /// A peer that takes a connection and closes the one before, again and again, does not keep us busy: there is a
-    /// pause between two of them.
+    /// Tests a peer that accepts a connection and closes the one before, again and again: there is a pause between two
+    /// attempts.
     #[test]
     fn a_peer_that_closes_them_one_by_one_is_asked_with_pauses() {
         let mut p = peer();
@@ -1016,7 +1016,7 @@ mod tests {
         assert!(p.idle());
     }
 
-    /// Nor does one that keeps the first, and has the others end for another cause, whatever that is.
+    /// Tests a peer that keeps the first connection and closes the others, for any other cause.
     #[test]
     fn a_peer_that_keeps_one_only_is_left_with_it() {
         let mut p = peer();

@@ -12,7 +12,7 @@ pub enum Order {
     Swapped,
 }
 
-/// The byte order that a magic field shows, for `magic` being the right one.
+/// Returns the byte order in which the field `found` is the magic number `magic`.
 pub(super) fn order_of(found: u32, magic: u32) -> Option<Order> {
     if found == magic {
         Some(Order::Native)
@@ -23,7 +23,7 @@ pub(super) fn order_of(found: u32, magic: u32) -> Option<Order> {
     }
 }
 
-/// The `N` bytes at `off`, or `None` when the slice ends before.
+/// Returns the `N` bytes at `off`, or `None` when the slice ends before.
 #[inline(always)]
 pub(super) fn array_at<const N: usize>(buf: &[u8], off: usize) -> Option<&[u8; N]> {
     buf.get(off..)?.first_chunk::<N>()
@@ -60,7 +60,7 @@ impl Order {
         })
     }
 
-    /// The bytes of `v` in this order.
+    /// Returns the bytes of `v` in this order.
     pub(super) fn u16_bytes(self, v: u16) -> [u8; 2] {
         match self {
             Order::Native => v.to_ne_bytes(),
@@ -68,7 +68,7 @@ impl Order {
         }
     }
 
-    /// The bytes of `v` in this order.
+    /// Returns the bytes of `v` in this order.
     pub(super) fn u32_bytes(self, v: u32) -> [u8; 4] {
         match self {
             Order::Native => v.to_ne_bytes(),
@@ -76,7 +76,7 @@ impl Order {
         }
     }
 
-    /// The bytes of `v` in this order.
+    /// Returns the bytes of `v` in this order.
     pub(super) fn u64_bytes(self, v: u64) -> [u8; 8] {
         match self {
             Order::Native => v.to_ne_bytes(),
@@ -85,14 +85,14 @@ impl Order {
     }
 }
 
-/// Writes field after field into a slice; refuses to pass its end.
+/// Writer of consecutive fields into a slice; does not write past its end.
 pub(super) struct Writer<'a> {
     rest: &'a mut [u8],
     order: Order,
 }
 
 impl<'a> Writer<'a> {
-    /// Starts at the first byte of `out`.
+    /// Creates a writer at the first byte of `out`.
     pub(super) fn new(out: &'a mut [u8], order: Order) -> Self {
         Self { rest: out, order }
     }

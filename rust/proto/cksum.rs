@@ -6,7 +6,7 @@
 const FIELD: usize = 12;
 const FIELD_LEN: usize = 4;
 
-/// A checksum under way: rotate left by one, add the byte.
+/// Checksum in progress: rotate left by one, add the byte.
 ///
 /// For messages whose payload does not follow the header in memory; feed the
 /// header through [`Running::header`] and then each piece.
@@ -44,12 +44,12 @@ impl Running {
         self.signed = self.signed.rotate_left(1).wrapping_add(extended);
     }
 
-    /// The value to send; never 0, which means "no checksum".
+    /// Returns the value to send; never 0, which means "no checksum".
     pub fn finish(self) -> u32 {
         nonzero(self.unsigned)
     }
 
-    /// Whether a received value matches.
+    /// Returns whether a received value matches.
     ///
     /// Peers built with signed `char` (x86 before Linux 6.2) and those built
     /// with unsigned `char` differ for bytes above 0x7f; both are right.
@@ -65,12 +65,12 @@ fn nonzero(sum: u32) -> u32 {
     }
 }
 
-/// The checksum to send with `msg`, a whole message.
+/// Returns the checksum to send with `msg`, a whole message.
 pub fn checksum(msg: &[u8]) -> u32 {
     Running::header(msg).finish()
 }
 
-/// Whether `received` is a right checksum of `msg`, a whole message.
+/// Returns whether `received` is a right checksum of `msg`, a whole message.
 pub fn verify(msg: &[u8], received: u32) -> bool {
     Running::header(msg).matches(received)
 }

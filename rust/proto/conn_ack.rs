@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Validation of an accepted connection by the active side: CONNACK (spec 4.5).
+//! Checks of the active side on the answer to its request: CONNACK (spec 4.5).
 
 use core::fmt;
 
@@ -21,7 +21,7 @@ use super::{
     }, //
 };
 
-/// Whose CONNACK it must be, and what was asked for.
+/// Expected sender of the CONNACK, and the parameters of the request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Expected {
     /// NID of our NI.
@@ -30,23 +30,22 @@ pub struct Expected {
     pub my_stamp: u64,
     /// NID of the peer.
     pub peer: Nid,
-    /// What our CONNREQ said.
+    /// Parameters of our CONNREQ.
     pub asked: Ask,
 }
 
-/// What both sides now agree on.
+/// Parameters that both sides agreed on.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// Queue depth, at most what was asked for.
+    /// Queue depth, at most that of the request.
     pub depth: QueueDepth,
-    /// Most fragments, at most what was asked for.
+    /// Most fragments, at most those of the request.
     pub frags: MaxFrags,
-    /// The peer's incarnation, to be found in every further message.
+    /// The peer's incarnation, which every further message must have.
     pub stamp: u64,
 }
 
-/// Why a CONNACK is not acceptable. The queue pair is up by then: the
-/// connection is to be closed at once.
+/// Reason why a CONNACK is not acceptable. The queue pair is up by then: the connection must be closed at once.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AckError {
     /// Not a message.
@@ -61,7 +60,7 @@ pub enum AckError {
     Frags(u16),
     /// Not the message size that all versions use.
     MsgSize(u32),
-    /// From somebody else (H10), or for an earlier life of ours.
+    /// From another node (H10), or for an earlier incarnation of this one.
     Stale(Stale),
 }
 
@@ -79,10 +78,9 @@ impl fmt::Display for AckError {
     }
 }
 
-/// Judges the private data of the CM's ESTABLISHED event on the active side.
+/// Checks the private data of the CM's ESTABLISHED event on the active side.
 ///
-/// The incarnation is not compared with the one we may have known: that is
-/// what the request's `dststamp` was for.
+/// The incarnation is not compared with the one known before: the request's `dststamp` served that purpose.
 pub fn validate_conn_ack(private_data: &[u8], expected: &Expected) -> Result<Agreed, AckError> {
     let msg = decode(private_data).map_err(AckError::Wire)?;
     let Body::ConnAck(params) = msg.body else {
@@ -147,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Judges a good CONNACK changed by `f`, padded as the CM does.
+    /// Checks a good CONNACK changed by `f`, padded as the CM does.
     fn validate(f: fn(&mut Envelope, &mut ConnParams)) -> Result<Agreed, AckError> {
         let mut env = Envelope {
             version: Version::V2,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Parsed connection request, and the NI that it is for.
+//! Decoded connection request, and the NI that it is for.
 
 use super::{
     nid::Nid,
@@ -11,20 +11,20 @@ use super::{
     }, //
 };
 
-/// A well-formed request, not yet judged.
+/// Well-formed request, not yet checked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ConnReq {
     /// The requester's byte order.
     pub order: Order,
-    /// The NI that asks.
+    /// Requesting NI.
     pub src: Nid,
     /// Its incarnation.
     pub src_stamp: u64,
-    /// The NI that is asked; one of our LND, but it may not exist.
+    /// Requested NI; its NID is of our LND, but it may not exist.
     pub dst: Nid,
     /// Its incarnation as the requester knows it; 0 = unknown.
     pub dst_stamp: u64,
-    /// What is asked for, unchecked.
+    /// Requested parameters, unchecked.
     pub params: ConnParams,
 }
 

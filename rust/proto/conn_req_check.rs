@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Validation of a connection request by the passive side: CONNREQ (spec 4.4).
+//! Checks of the passive side on a connection request, CONNREQ (spec 4.4).
 //!
-//! Judged in three stages, because the driver has to look things up between
-//! them:
+//! There are three stages, because the driver has to look up objects between them:
 //!
 //! 1. [`parse_connreq`]: the bytes alone. Afterwards the driver looks for the
 //!    NI that the request is for, among its own NIs only.
 //! 2. [`check_ni`]: against that NI. Afterwards the driver looks for the peer.
-//! 3. [`check_peer`]: against what is known of the peer.
+//! 3. [`check_peer`]: against the state of the peer.
 //!
-//! A refusal of any stage becomes private data by [`Refusal::reject`].
+//! [`Refusal::reject`] makes private data of a reject of any stage.
 
 use super::{
     nid::Nid,
@@ -62,52 +61,51 @@ pub use super::{
     }, //
 };
 
-/// Ports below this one need a privilege to bind.
+/// First port that needs no privilege to bind.
 const PRIVILEGED_PORTS: u16 = 1024;
 
-/// Where a request comes from, by the CM.
+/// Source of a request, by the CM.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct CmSource {
     /// IPv4 address as a number in host order; `None` for another family.
     pub addr: Option<u32>,
     /// Port in host order.
     pub port: u16,
-    /// Of RoCE the GID, which is made of the address; `None` where it is not, and says nothing of it.
+    /// GID on RoCE, which contains the address; `None` on other networks, whose GID does not.
     pub gid: Option<[u8; 16]>,
 }
 
 impl CmSource {
-    /// Whether it comes from the address of that number. The address is what the sender's CM wrote into a header, or
-    /// who made the request up; the GID is where the answer goes, so who lies there gets none.
+    /// Returns whether it comes from the address with that number. The address is what the sender's CM wrote into a
+    /// header, so it may be forged. The answer goes to the GID, so a host with another GID does not get it.
     fn is_from(&self, addr: u32) -> bool {
         let mapped = |gid: [u8; 16]| u128::from_be_bytes(gid) == MAPPED | u128::from(addr);
         self.addr == Some(addr) && self.gid.is_none_or(mapped)
     }
 
-    /// Whose part of the refusals ([`RateLimit`]) an answer is taken from. Who says the address of another node
-    /// leaves that its part.
+    /// Returns the address whose part of the reject budget ([`RateLimit`]) pays for an answer. A request with the
+    /// forged address of another node does not use up that node's part.
     pub fn payer(&self) -> Option<u32> {
         self.addr.filter(|addr| self.is_from(*addr))
     }
 }
 
-/// What an IPv4 address has in front of it in a GID.
+/// Prefix of an IPv4 address in a GID.
 const MAPPED: u128 = 0xffff << 32;
 
-/// What the operator demands of requests.
+/// Requirements of the administrator.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Refuse source ports of 1024 and above.
+    /// Reject source ports of 1024 and above.
     pub require_privileged_port: bool,
-    /// Refuse source NIDs that do not match the source address. To be switched
-    /// off only where addresses are translated on the way.
+    /// Reject source NIDs that do not match the source address. To be switched off only where addresses are translated
+    /// on the way.
     pub check_source_addr: bool,
 }
 
 /// Stage 1: reads a request (spec 4.4 rows 1-4 and 8, guards H1-H3).
 ///
-/// Version 0x11 is refused here: peers before 2009 would be needed to speak it
-/// (spec 11).
+/// Version 0x11 is rejected here: only peers before 2009 use it (spec 11).
 pub fn parse_connreq(
     private_data: &[u8],
     from: &CmSource,
@@ -147,8 +145,8 @@ pub fn parse_connreq(
     })
 }
 
-/// Whether an interface is ready: it has an NI, and LNet has all of its NIs in service. Until then a
-/// node that is asked for a NID it does not have may still get it: it boots.
+/// Returns whether an interface is ready: it has an NI, and LNet has all of its NIs in service. Until then a node may
+/// still get the NID that a request asks for, because it is booting.
 pub fn device_ready(nis_active: impl IntoIterator<Item = bool>) -> bool {
     let mut any = false;
     nis_active.into_iter().all(|active| {
@@ -157,8 +155,7 @@ pub fn device_ready(nis_active: impl IntoIterator<Item = bool>) -> bool {
     }) && any
 }
 
-/// What is agreed with a request once it is accepted, except that the
-/// hardware may still lower the depth.
+/// Parameters agreed with an accepted request. The hardware may still lower the depth.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct AcceptParams {
     /// Queue depth.
@@ -167,12 +164,11 @@ pub struct AcceptParams {
     pub frags: MaxFrags,
 }
 
-/// Stage 2: judges a request against the NI it is for (spec 4.4 rows 5-12,
-/// guards H4-H8).
+/// Stage 2: checks a request against the NI it is for (spec 4.4 rows 5-12, guards H4-H8).
 ///
-/// `ni` is the NI with the NID `req.dst`, searched only among those that listen at the address that the request came
-/// to: an NI on another interface, of another VLAN or namespace, cannot be reached by way of this one. `device_ready`
-/// is [`device_ready`] of the interface that the request came in by: without, an unknown NID may become known soon.
+/// `ni` is the NI with the NID `req.dst`, searched only among the NIs that listen at the address to which the request
+/// came: an NI on another interface, of another VLAN or namespace, cannot be reached through this one. `device_ready`
+/// is [`device_ready`] of the interface on which the request arrived: if false, an unknown NID may become known soon.
 pub fn check_ni(
     req: &ConnReq,
     ni: Option<&NiView>,
@@ -287,7 +283,7 @@ mod tests {
         }
     }
 
-    /// A CONNREQ with an envelope changed by `f`.
+    /// Returns a CONNREQ with an envelope changed by `f`.
     fn bytes(order: Order, f: fn(&mut Envelope)) -> Result<[u8; CONN_MSG_LEN], WireError> {
         let mut env = Envelope {
             version: Version::V2,
@@ -303,20 +299,20 @@ mod tests {
         Ok(out)
     }
 
-    /// Why stage 1 refuses a request changed by `f`; `None` if it does not.
+    /// Returns why stage 1 rejects a request changed by `f`; `None` if it does not.
     fn stage1(f: fn(&mut Envelope)) -> Option<RejectCause> {
         let req = bytes(Order::Native, f).ok()?;
         parse_connreq(&req, &FROM, &STRICT).err().map(|r| r.cause)
     }
 
-    /// The same with the byte at `off` changed.
+    /// Returns why stage 1 rejects a request with the byte at `off` changed.
     fn stage1_byte(off: usize, v: u8) -> Option<RejectCause> {
         let mut req = bytes(Order::Native, |_| ()).ok()?;
         *req.get_mut(off)? = v;
         parse_connreq(&req, &FROM, &STRICT).err().map(|r| r.cause)
     }
 
-    /// Why stage 2 refuses; `None` if it does not.
+    /// Returns why stage 2 rejects; `None` if it does not.
     fn stage2(change: fn(&mut ConnReq, &mut NiView)) -> Option<Refusal> {
         let (mut req, mut ni) = (REQ, ni());
         change(&mut req, &mut ni);
@@ -361,7 +357,7 @@ mod tests {
             let why = parse_connreq(cut, &FROM, &STRICT).err().map(|r| r.why);
             assert_eq!(why, Some(RejectWhy::Fatal));
         }
-        // Row 3: the unified magic, and a version to come.
+        // Row 3: the unified magic, and a future version.
         let mut unified = bytes(Order::Native, |_| ()).unwrap_or([0; CONN_MSG_LEN]);
         for (to, from) in unified.iter_mut().zip(MAGIC_UNIFIED.to_ne_bytes()) {
             *to = from;
@@ -498,7 +494,7 @@ mod tests {
         link[..2].copy_from_slice(&[0xfe, 0x80]);
         assert_eq!(of(link), refused);
         assert_eq!(of([0; 16]), refused);
-        // And the address that it says has to be the NID's, too.
+        // And the address in the request must match the NID, too.
         let other = CmSource {
             addr: Some(1),
             ..from(gid)
@@ -519,7 +515,7 @@ mod tests {
             ..FROM
         };
         assert_eq!((liar.payer(), honest.payer()), (None, Some(addr)));
-        // Where a GID says nothing of the address, that is all there is to go by.
+        // If a GID does not contain the address, only the address can be checked.
         assert_eq!(FROM.payer(), Some(addr));
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Check of a connection request against what is known of its sender: restarts, races and limits.
+//! Check of a connection request against the state of its sender: restarts, races and limits.
 
 use super::{
     conn_req::ConnReq,
@@ -12,47 +12,45 @@ use super::{
     }, //
 };
 
-/// What is known of the peer that asks.
+/// State of the requesting peer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PeerView {
     /// Its incarnation; `None` = not learnt yet.
     pub stamp: Option<u64>,
-    /// For how many milliseconds our youngest request to it is under way; `None` = there is none.
+    /// Age of our youngest request to it in milliseconds; `None` = there is none.
     pub connecting_ms: Option<u64>,
     /// Races it has lost in a row.
     pub races: u8,
-    /// Its connections, established or under way on the passive side.
+    /// Its connections, established or in progress on the passive side.
     pub conns: u16,
-    /// How many it may have.
+    /// Largest number of its connections.
     pub max_conns: u16,
 }
 
-/// A request of ours that is older does not win a race any more, in milliseconds: the peer that asks
-/// now has not answered it, so it was lost, and the CM repeats it after 4.3 s only. That is how it is
-/// when the peer's link comes back.
+/// Age in milliseconds from which on a request of ours no longer wins a race: the requesting peer has not answered it,
+/// so it was lost, and the CM repeats it only after 4.3 s. That happens when the peer's link comes back.
 pub const STALE_REQUEST_MS: u64 = 500;
 
-/// Outcome of stage 3. The driver acts on it under the lock that protects
-/// what [`PeerView`] was copied from.
+/// Outcome of stage 3. The driver acts on it under the lock that protects the source of [`PeerView`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PeerVerdict {
-    /// Take it: forget the races, cancel a reconnect that is waiting.
+    /// Accept the request: forget the races, cancel a waiting reconnect.
     Accept,
-    /// Take it, too: it says that the peer was restarted. Anybody may have sent it in the peer's name, who gets no
-    /// answer, so what there is of the life that is known is doubted only. It ends when the new connection is
-    /// established.
+    /// Accept the request, which says that the peer was restarted. Another host may have sent it in the peer's name,
+    /// and then gets no answer. So connections of the known incarnation only become suspect, and end when the new
+    /// connection is established.
     Reborn,
-    /// Count a race, and refuse.
+    /// Count a race, and reject.
     Race(Refusal),
-    /// Refuse.
+    /// Reject.
     Refuse(Refusal),
 }
 
-/// Stage 3: judges a request against what is known of the peer (spec 4.4 rows
-/// 14-15 and 4.8, guards H9 and H42). `peer` is `None` for an unknown one.
+/// Checks a request against the state of the peer, in stage 3 (spec 4.4 rows 14-15 and 4.8, guards H9 and H42). `peer`
+/// is `None` for an unknown peer.
 ///
-/// What is known of a peer that was restarted binds its new life in nothing: our own request is for the old one, and
-/// will be refused; the connections of the old one are as good as gone, so as many again are allowed.
+/// The state of a restarted peer does not limit its new incarnation: our own request is for the old one, and will be
+/// rejected; the old connections are as good as gone, so the same number again is allowed.
 pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
     let Some(peer) = peer else {
         return PeerVerdict::Accept;
@@ -119,7 +117,7 @@ mod tests {
             ..peer()
         };
         assert_eq!(check_peer(&REQ, Some(&old)), PeerVerdict::Reborn);
-        // All that its old life had, and a request of ours for that: it does not have to wait.
+        // A peer with all connections of its old incarnation, and a request of ours for that, does not have to wait.
         let full = PeerView {
             conns: old.max_conns,
             connecting_ms: Some(0),

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The credit word of a connection.
+//! Credits of a connection.
 //!
-//! A credit is a receive buffer posted at the far end. Three counters follow the buffers we send
-//! into, a fourth follows the buffers the peer sends into, a fifth the answers that it waits for;
-//! together they are protocol sections 5.1 to 5.5 for version 0x12.
+//! A credit is a receive buffer posted at the peer. Three counters follow the peer's buffers, a fourth follows our
+//! buffers for the peer's messages, a fifth the answers that the peer waits for. Together they are protocol sections
+//! 5.1 to 5.5 for version 0x12.
 //!
 //! # Invariants
 //!
 //! With `depth` the negotiated queue depth:
 //!
 //! - `credits <= depth` and `reserved <= depth`;
-//! - `owed <= depth`: so many buffers the peer can have reserved for answers;
+//! - `owed <= depth`: the number of buffers that the peer can have reserved for answers;
 //! - `peer_held + outstanding <= depth`; the difference is the number of request buffers that hold
 //!   a message which LNet has not taken yet, or wait for a PUT_DONE;
 //! - `noops <= NOOPS_MAX`.
@@ -26,7 +26,7 @@ use super::params::QueueDepth;
 /// Out-of-band messages (NOOP) that may be uncompleted at once (protocol section 1).
 pub const NOOPS_MAX: u8 = 2;
 
-/// What the peer did more often than it may.
+/// Violation of the credit rules by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreditError {
     /// It returned more credits than exist buffers.
@@ -35,18 +35,18 @@ pub enum CreditError {
     Sent,
     /// It answered a request for which no reserved buffer was out.
     Answered,
-    /// It asked, though it has no buffer left for an answer.
+    /// It sent a request without a buffer left for the answer.
     Asked,
 }
 
-/// What a message costs its sender (protocol section 2.4).
+/// Cost of a message for its sender (protocol section 2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// IMMEDIATE: a request buffer of the peer.
     Credit,
     /// PUT_REQ, GET_REQ: a request buffer of the peer, and one of ours reserved for the answer.
     CreditAndReserve,
-    /// PUT_ACK, PUT_NAK, GET_DONE: the buffer was reserved by the one who asked.
+    /// PUT_ACK, PUT_NAK, GET_DONE: the requester has reserved the buffer.
     Answer,
     /// PUT_DONE: its buffer is that of the PUT_REQ.
     Free,
@@ -54,20 +54,20 @@ pub enum Cost {
     OutOfBand,
 }
 
-/// Whom a receive buffer belongs to once it is posted again (protocol section 5.3).
+/// Use of a receive buffer after it is posted again (protocol section 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Repost {
     /// The peer may send another request: one more credit to return.
     ForPeer,
-    /// It serves as the slot for an answer to a request of ours again.
+    /// It can receive an answer to a request of this node again.
     ForAnswer,
     /// No account changes: out-of-band buffers, and the buffer of a PUT_REQ which now waits for
     /// PUT_DONE.
     Plain,
 }
 
-/// The counters of one connection.
+/// Credit counters of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
     depth: u8,
@@ -81,26 +81,26 @@ pub struct Credits {
     noops: u8,
 }
 
-/// The counters as an operator sees them.
+/// Credit counters for debugfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Negotiated queue depth.
     pub depth: u8,
     /// Messages we may still send into the peer's request buffers.
     pub credits: u8,
-    /// Buffers reposted for the peer and not yet told.
+    /// Buffers reposted for the peer whose credits have not been returned yet.
     pub outstanding: u8,
     /// Our buffers still free for answers to our requests.
     pub reserved: u8,
-    /// Credits the peer holds, as far as we can know.
+    /// Credits that the peer has, as far as this node can know.
     pub peer_held: u8,
     /// Uncompleted NOOPs.
     pub noops: u8,
 }
 
 impl Credits {
-    /// The state right after the handshake. `high_water` is already scaled to `depth`
-    /// ([`super::params::high_water`]) and is never 0.
+    /// Creates the state after the handshake. `high_water` is already scaled to `depth` ([`super::params::high_water`])
+    /// and is never 0.
     pub fn new(depth: QueueDepth, high_water: u8) -> Self {
         // INVARIANT: both sides start with all of the other's request buffers.
         Self {
@@ -141,13 +141,14 @@ impl Credits {
         Ok(())
     }
 
-    /// Notes that a request that was received (PUT_REQ, GET_REQ) is to be answered. Its credit may be with the peer
-    /// long before the answer goes, so credits bound no answers; the buffers that the peer reserves for them do.
+    /// Notes that a received request (PUT_REQ, GET_REQ) must be answered. Its credit may return to the peer long before
+    /// the answer is sent, so credits do not bound answers; the buffers that the peer reserves for them do.
     ///
     /// # Errors
     ///
-    /// [`CreditError::Asked`] if it has none left. An honest peer has: it reserves one before it asks, and has
-    /// it again when the answer has come (protocol section 5.2), which is after it was posted here.
+    /// [`CreditError::Asked`] if the peer has no buffer left. A correct peer has one: it reserves a buffer before it
+    /// sends the request, and frees it when the answer has arrived (protocol section 5.2), which is after it was posted
+    /// here.
     #[inline(always)]
     pub fn answer_owed(&mut self) -> Result<(), CreditError> {
         if self.owed >= self.depth {
@@ -158,11 +159,11 @@ impl Credits {
         Ok(())
     }
 
-    /// Books a receive buffer that was posted again.
+    /// Counts a receive buffer that was posted again.
     ///
     /// # Errors
     ///
-    /// An error means that a message was booked that the peer had no right to send.
+    /// An error means that a message was counted that the peer had no right to send.
     #[inline(always)]
     pub fn reposted(&mut self, how: Repost) -> Result<(), CreditError> {
         match how {
@@ -189,8 +190,8 @@ impl Credits {
         }
     }
 
-    /// Takes one of our buffers for the answer to a request that moves to the main queue.
-    /// False: none is left, the request stays where it is.
+    /// Takes one of our buffers for the answer to a request that moves to the main queue. Returns false if none is
+    /// left; the request stays in its queue.
     #[must_use]
     pub fn reserve(&mut self) -> bool {
         match self.reserved.checked_sub(1) {
@@ -202,18 +203,18 @@ impl Credits {
         }
     }
 
-    /// Whether [`Credits::reserve`] would find a buffer.
+    /// Returns whether [`Credits::reserve`] would find a buffer.
     pub fn may_reserve(&self) -> bool {
         self.reserved > 0
     }
 
-    /// How many buffers it would find.
+    /// Returns how many buffers it would find.
     pub fn reserved(&self) -> u8 {
         self.reserved
     }
 
-    /// Whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was
-    /// taken when the message entered the main queue, so only its credit counts here.
+    /// Returns whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was taken when the
+    /// message entered the main queue, so only its credit counts here.
     pub fn may_send(&self, cost: Cost) -> bool {
         match cost {
             Cost::Free | Cost::Answer => true,
@@ -222,8 +223,8 @@ impl Credits {
         }
     }
 
-    /// Pays for a message that is being posted, and returns the credits it carries to the peer.
-    /// `None`: [`Credits::may_send`] would have said no, nothing changed.
+    /// Pays for a message that is being posted, and returns the credits it carries to the peer. Returns `None` and
+    /// changes nothing if [`Credits::may_send`] is false.
     #[must_use]
     pub fn pay(&mut self, cost: Cost) -> Option<u8> {
         match cost {
@@ -245,18 +246,18 @@ impl Credits {
         Some(carried)
     }
 
-    /// The SEND of a NOOP completed.
+    /// Notes that the SEND of a NOOP completed.
     pub fn noop_completed(&mut self) {
         self.noops = self.noops.saturating_sub(1);
     }
 
-    /// NOOPs whose SEND has not completed.
+    /// Returns the number of NOOPs whose SEND has not completed.
     pub fn noops(&self) -> u8 {
         self.noops
     }
 
-    /// Whether a NOOP should be sent to return credits (protocol section 5.5): enough are
-    /// outstanding (or `keepalive` is due), nothing that could carry them can go, and the two
+    /// Returns whether to send a NOOP to return credits (protocol section 5.5): enough are outstanding (or `keepalive`
+    /// is due), no other message can carry them, and the two out-of-band slots are not both taken.
     /// out-of-band slots are not both taken.
     ///
     /// `free_queued`: the queue of credit-free messages is not empty; `main_queued`: the main one
@@ -268,38 +269,38 @@ impl Credits {
             && self.noops < NOOPS_MAX
     }
 
-    /// Whether the next message that needs a credit takes the last and returns none. It had better
-    /// wait if some will be there to return soon: else a NOOP has to carry them.
-    // Apart: only who is patient asks.
+    /// Returns whether the next message that needs a credit takes the last and returns none. If credits to return are
+    /// expected soon, it should wait; otherwise a NOOP has to carry them.
+    // Apart, because only a caller with `patient` needs it.
     #[inline(never)]
     pub fn wastes_last(&self) -> bool {
         self.has_last_bare()
     }
 
-    /// The same.
+    /// Checks the same, inlined.
     #[inline(always)]
     pub(super) fn has_last_bare(&self) -> bool {
         self.credits == 1 && self.outstanding == 0 && self.depth > 1
     }
 
-    /// Whether no NOOP is due but a keepalive, told by less than [`Credits::wants_noop`] and [`Credits::starves_peer`]
-    /// look at: the high-water mark is not reached, and the peer has a credit.
+    /// Returns whether no NOOP is due except a keepalive: the high-water mark is not reached, and the peer has a
+    /// credit. Reads less than [`Credits::wants_noop`] and [`Credits::starves_peer`].
     #[inline(always)]
     pub fn is_content(&self) -> bool {
         self.outstanding < self.high_water && self.peer_held > 0
     }
 
-    /// Whether the peer has spent every credit while some lie here below the high-water mark. That is
-    /// so only while LNet keeps requests: their buffers are not posted, and the mark is not reached
-    /// without them. A NOOP is due then ([`Credits::wants_noop`], `keepalive`).
+    /// Returns whether the peer has spent every credit while some wait here below the high-water mark. That happens
+    /// only while LNet keeps requests: their buffers are not posted, and the mark is not reached without them. A NOOP
+    /// is due then ([`Credits::wants_noop`], `keepalive`).
     ///
-    /// It adds no NOOP to those that can be on their way at once: the peer holds what it carries
-    /// before it can spend it, and only when all is spent is this true again.
+    /// That adds no NOOP to the number that can be in flight at once: the peer has the credits of one before it can
+    /// spend them, and this is true again only when all are spent.
     pub fn starves_peer(&self) -> bool {
         self.outstanding > 0 && self.peer_held == 0
     }
 
-    /// The counters for people.
+    /// Returns the counters for debugfs.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             depth: self.depth,
@@ -349,7 +350,7 @@ mod tests {
     #[test]
     fn who_does_not_wait_for_answers_owes_no_more_than_it_has_buffers() {
         let mut b = credits(4, 2);
-        // It has taken its credits back by other messages, and asks again.
+        // It has its credits back from other messages, and sends another request.
         for _ in 0..4 {
             assert_eq!(b.request_received(), Ok(()));
             assert_eq!(b.answer_owed(), Ok(()));
@@ -384,7 +385,7 @@ mod tests {
             assert_eq!(b.reposted(Repost::ForPeer), Ok(()));
         }
         assert!(b.wants_noop(false, false, false));
-        // Something that can go will carry them.
+        // A message that can go will carry them.
         assert!(!b.wants_noop(true, false, false));
         assert!(!b.wants_noop(false, true, false));
         assert_eq!(b.pay(Cost::OutOfBand), Some(2));

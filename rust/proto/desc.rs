@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RDMA descriptors: where a peer lets us write (spec 2.4).
+//! RDMA descriptors: memory of a peer that this node may write to (spec 2.4).
 
 use super::{
     bytes::Order,
@@ -18,7 +18,7 @@ const HEAD: usize = 8;
 /// A piece of a memory region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Fragment {
-    /// Length in bytes; may be 0, which is to be skipped.
+    /// Length in bytes; fragments of length 0 are skipped.
     pub nob: u32,
     /// Address inside the region (IOVA).
     pub addr: u64,
@@ -77,22 +77,22 @@ impl<'a> Descriptor<'a> {
         })
     }
 
-    /// The remote key, one for all fragments.
+    /// Returns the remote key, one for all fragments.
     pub fn key(&self) -> u32 {
         self.key
     }
 
-    /// How many bytes the fragments hold together, 1..=1 MiB.
+    /// Returns how many bytes the fragments hold together, 1..=1 MiB.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// How many fragments there are, empty ones included, 1..=257.
+    /// Returns how many fragments there are, empty ones included, 1..=257.
     pub fn nfrags(&self) -> u16 {
         self.nfrags
     }
 
-    /// The fragments in order, empty ones included.
+    /// Returns the fragments in order, empty ones included.
     pub fn fragments(&self) -> Fragments<'a> {
         Fragments::new(self.frags, self.order)
     }

@@ -2,9 +2,8 @@
 
 //! Messages to send: from values to bytes (spec 2).
 //!
-//! A message is written once by [`encode`]; what may change until it is posted
-//! (the credits it returns) and what depends on it (the checksum) is patched by
-//! [`finalize_hdr`].
+//! [`encode`] writes a message once; [`finalize_hdr`] adds the credits that it returns, which may change until it is posted,
+//! and the checksum, which depends on them.
 
 use super::{
     bytes::Writer,
@@ -71,7 +70,7 @@ pub enum BodyOut<'a> {
 }
 
 impl BodyOut<'_> {
-    /// The message type.
+    /// Returns the message type.
     #[inline(always)]
     pub const fn kind(&self) -> MsgType {
         match self {
@@ -88,7 +87,7 @@ impl BodyOut<'_> {
         }
     }
 
-    /// Length of the whole message in bytes.
+    /// Returns the length of the whole message in bytes.
     #[inline(always)]
     fn nob(&self) -> Result<usize, WireError> {
         let with_frags = |head: usize, n: usize| match u16::try_from(n) {
@@ -125,7 +124,7 @@ pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usiz
     encode_as(out, Order::Native, env, body)
 }
 
-/// Like [`encode`], as a peer of the given byte order would write it.
+/// Encodes like [`encode`], in the byte order of a peer.
 ///
 /// The driver itself always sends its own order; this is for tests and tools.
 #[inline(always)]
@@ -206,8 +205,7 @@ fn write_rd(w: &mut Writer<'_>, key: u32, frags: &[Fragment]) -> Option<()> {
     Some(())
 }
 
-/// Makes a written message ready to post: sets the credits it returns and, if
-/// `cksum`, its checksum.
+/// Makes a written message ready to post: sets the credits it returns and, if `cksum`, its checksum.
 ///
 /// `msg` holds the first `nob` bytes of the message in our byte order, payload
 /// included; with a payload elsewhere use [`seal_parts`]. May be called again
@@ -218,7 +216,7 @@ pub fn finalize_hdr(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Res
     seal_parts(msg, core::iter::empty(), credits, cksum)
 }
 
-/// Like [`finalize_hdr`], for a message whose bytes after `head` lie in `pieces`.
+/// Seals like [`finalize_hdr`] a message whose bytes after `head` are in `pieces`.
 ///
 /// `head` must end where the first piece begins: 120 bytes for an IMMEDIATE.
 #[inline(always)]
@@ -285,7 +283,7 @@ mod tests {
         Fragment { nob: 0, addr: 1 },
     ];
 
-    /// The value of a body of each type that came through the wire.
+    /// Checks the body of each type after encoding and decoding.
     fn through(order: Order, body: &BodyOut<'_>, check: fn(Body<'_>) -> bool) -> bool {
         let mut buf = [0; 200];
         let Ok(nob) = encode_as(&mut buf, order, &ENV, body) else {
@@ -417,7 +415,7 @@ mod tests {
             *b ^= 1;
         }
         assert_eq!(decode(&buf).map(|m| m.nob), Err(WireError::Checksum));
-        // Whoever asks once more has seen that it is right.
+        // A caller that reopens a message has checked it before.
         assert!(reparse(&buf, facts).is_ok());
         let (cut, _) = buf.split_at(nob.saturating_sub(1));
         assert!(reparse(cut, facts).is_err());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The LNet header inside messages: what the driver must know of it before
-//! LNet sees it (spec 2.5). Little-endian whatever the sender's order.
+//! LNet header inside messages: the fields that the driver needs before LNet gets it (spec 2.5). Little-endian whatever
+//! the sender's order.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ use super::{
     wire::RawLnetHdr, //
 };
 
-/// What an LNet message is.
+/// Kind of an LNet message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum LnetKind {
     /// Acknowledges a PUT.
@@ -32,7 +32,7 @@ pub enum LnetKind {
 }
 
 impl LnetKind {
-    /// `None` for a number LNet does not know.
+    /// Returns the kind of a number; `None` if LNet does not know it.
     pub const fn from_wire(v: u32) -> Option<Self> {
         Some(match v {
             0 => LnetKind::Ack,
@@ -50,7 +50,7 @@ impl LnetKind {
 pub struct LnetHdr<'a>(&'a RawLnetHdr);
 
 impl<'a> LnetHdr<'a> {
-    /// Looks at `raw`, the bytes as they lie in the message.
+    /// Creates a view of `raw`, the bytes as in the message.
     pub fn new(raw: &'a RawLnetHdr) -> Self {
         Self(raw)
     }
@@ -64,28 +64,28 @@ impl<'a> LnetHdr<'a> {
         array_at(self.0, off).map_or(0, |b| u64::from_le_bytes(*b))
     }
 
-    /// Final destination.
+    /// Returns the final destination.
     pub fn dest_nid(&self) -> Nid {
         Nid::from_raw(self.u64(0))
     }
 
-    /// First source; not the peer when a router lies between.
+    /// Returns the first source; not the peer when a router is between.
     pub fn src_nid(&self) -> Nid {
         Nid::from_raw(self.u64(8))
     }
 
-    /// The kind, or the number LNet does not know.
+    /// Returns the kind, or the number that LNet does not know.
     pub fn kind(&self) -> Result<LnetKind, u32> {
         let v = self.u32(24);
         LnetKind::from_wire(v).ok_or(v)
     }
 
-    /// Bytes of payload, as the sender claims.
+    /// Returns the payload length in bytes, as the sender claims.
     pub fn payload_length(&self) -> u32 {
         self.u32(28)
     }
 
-    /// Bytes that the sender of a GET has room for; `None` for other kinds.
+    /// Returns how many bytes the sender of a GET has room for; `None` for other kinds.
     pub fn sink_length(&self) -> Option<u32> {
         match self.kind() {
             Ok(LnetKind::Get) => Some(self.u32(64)),
@@ -94,8 +94,7 @@ impl<'a> LnetHdr<'a> {
     }
 }
 
-/// Why a header does not fit the message that carries it. The connection is
-/// to be closed: a correct peer never does this.
+/// Reason why a header does not fit its message. The connection must be closed: a correct peer never sends this.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum HdrError {
     /// LNet knows no such kind.
@@ -181,12 +180,12 @@ pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<u32, HdrError>
     Ok(wanted)
 }
 
-/// How an LNet message travels.
+/// Transfer method of an LNet message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Method {
     /// Header and payload, if any, in one IMMEDIATE.
     Immediate,
-    /// PUT_REQ, then an RDMA by us.
+    /// PUT_REQ, then an RDMA by this node.
     PutReq,
     /// GET_REQ with a sink, then an RDMA by the peer.
     GetReq,
@@ -201,7 +200,7 @@ pub enum Method {
 /// never carries.
 pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<Method> {
     let small = usize::try_from(nob).is_ok_and(|n| n <= IMMEDIATE_MAX);
-    // Nothing to read or write: no matter whose memory it is.
+    // Without data it does not matter whose memory it is.
     let immediate = nob == 0 || (small && !gpu);
     match kind {
         LnetKind::Ack => Some(Method::Immediate),
@@ -219,7 +218,7 @@ mod tests {
     use super::super::wire::Order;
     use super::*;
 
-    /// A header with the given type, payload length and GET sink length.
+    /// Returns a header with the given type, payload length and GET sink length.
     fn hdr(kind: u32, payload: u32, sink: u32) -> RawLnetHdr {
         let mut raw = [0; 72];
         for (off, v) in [(24, kind), (28, payload), (64, sink)] {
@@ -230,7 +229,7 @@ mod tests {
         raw
     }
 
-    /// A descriptor of one fragment of `nob` bytes.
+    /// Calls `f` with a descriptor of one fragment of `nob` bytes.
     fn with_rd<T>(nob: u32, f: impl FnOnce(&Descriptor<'_>) -> T) -> Option<T> {
         let mut raw = [0; 20];
         for (off, v) in [(0, 7u32), (4, 1), (8, nob)] {

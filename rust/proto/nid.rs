@@ -19,31 +19,31 @@ const LND_LO: u8 = 9;
 pub struct Nid(u64);
 
 impl Nid {
-    /// The wildcard: all bits set.
+    /// Wildcard NID: all bits set.
     pub const ANY: Nid = Nid(u64::MAX);
 
-    /// The NID of `ip` (10.0.0.1 is `0x0a000001`) on the network `o2ib<net_number>`.
+    /// Creates the NID of `ip` (10.0.0.1 is `0x0a000001`) on the network `o2ib<net_number>`.
     pub const fn new(net_number: u16, ip: u32) -> Self {
         Nid(((LND_O2IB as u64) << 48) | ((net_number as u64) << 32) | ip as u64)
     }
 
-    /// Takes the word as LNet and the wire carry it.
+    /// Creates it from the word in LNet and on the wire.
     pub const fn from_raw(raw: u64) -> Self {
         Nid(raw)
     }
 
-    /// The word as LNet and the wire carry it.
+    /// Returns the word in LNet and on the wire.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// The IPv4 address as a number in host order.
+    /// Returns the IPv4 address as a number in host order.
     pub const fn addr(self) -> u32 {
         let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// The network: LND type in the upper, network number in the lower half.
+    /// Returns the network: LND type in the upper, network number in the lower half.
     ///
     /// For a NID of this LND that is `0x50000 + number`. The unused top byte
     /// of the NID is included, so that two networks compare equal only when
@@ -53,24 +53,24 @@ impl Nid {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// The number in the network's name: 3 for `o2ib3`.
+    /// Returns the number in the network's name: 3 for `o2ib3`.
     pub const fn net_number(self) -> u16 {
         let [_, _, a, b, ..] = self.0.to_be_bytes();
         u16::from_be_bytes([a, b])
     }
 
-    /// The LND type byte.
+    /// Returns the LND type byte.
     pub const fn lnd_type(self) -> u8 {
         let [_, t, ..] = self.0.to_be_bytes();
         t
     }
 
-    /// Whether this is the wildcard.
+    /// Returns whether this is the wildcard.
     pub const fn is_any(self) -> bool {
         self.0 == u64::MAX
     }
 
-    /// Whether this is a NID of our own LND: type 5 and a clear top byte.
+    /// Returns whether this is a NID of our own LND: type 5 and a clear top byte.
     ///
     /// False for the wildcard, the loopback, TCP and for the malformed values
     /// with a type byte of 0xff (guards H1, H2, H3).
@@ -100,8 +100,8 @@ impl fmt::Display for Nid {
     }
 }
 
-/// The value by which two nodes that connect to each other at the same time
-/// agree on a winner: the higher one (spec 4.8).
+/// Returns the value by which two nodes that connect to each other at the same time agree on a winner: the higher one
+/// (spec 4.8).
 ///
 /// LNet's `nidhash` (lnet-types.h): the network XOR the address as stored in
 /// network order and read as a native integer. All known deployments are

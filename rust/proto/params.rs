@@ -68,7 +68,7 @@ impl QueueDepth {
     /// The largest depth.
     pub const MAX: QueueDepth = QueueDepth(u8::MAX);
 
-    /// `None` unless 1 <= `v` <= 255.
+    /// Creates a depth; `None` unless 1 <= `v` <= 255.
     pub fn new(v: u16) -> Option<Self> {
         match u8::try_from(v) {
             Ok(0) | Err(_) => None,
@@ -77,18 +77,18 @@ impl QueueDepth {
         }
     }
 
-    /// The depth in messages.
+    /// Returns the depth in messages.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The depth as it stands in connection parameters.
+    /// Returns the depth as in connection parameters.
     pub const fn wire(self) -> u16 {
         self.0 as u16
     }
 
-    /// Receive buffers of a connection (version 2): one per credit, one per
-    /// answer to our own requests, and two for NOOPs (spec 5.2).
+    /// Returns the number of receive buffers of a connection (version 2): one per credit, one per answer to our own
+    /// requests, and two for NOOPs (spec 5.2).
     pub const fn rx_buffers(self) -> u16 {
         (self.0 as u16)
             .saturating_mul(2)
@@ -110,7 +110,7 @@ impl MaxFrags {
     /// The largest limit, which we offer.
     pub const MAX: MaxFrags = MaxFrags(FRAGS_MAX);
 
-    /// `None` unless 1 <= `v` <= 257.
+    /// Creates a limit; `None` unless 1 <= `v` <= 257.
     pub fn new(v: u16) -> Option<Self> {
         match v {
             // INVARIANT: the range of the pattern.
@@ -119,24 +119,23 @@ impl MaxFrags {
         }
     }
 
-    /// The limit in fragments.
+    /// Returns the limit in fragments.
     pub const fn get(self) -> u16 {
         self.0
     }
 }
 
-/// Returned credits at which a NOOP carries them back (spec 5.5).
+/// Returns the number of returned credits at which a NOOP carries them back (spec 5.5).
 ///
 /// `hiw` is the threshold set for `pc` peer credits; it is scaled to the depth
 /// that was really negotiated. Never 0, which would make both sides exchange
 /// NOOPs for ever (guard H6), and never above the depth, which would
 /// return credits too late.
 ///
-/// Never below half of the depth either, rounded up: each NOOP carries at least
-/// so many, thus at most [`super::credits::NOOPS_MAX`] can be on their way to a
-/// side whose softirq lags behind, which is what it has buffers for. Send
-/// completions do not bound that: they come from its HCA. `hiw` is at least
-/// `pc / 2` as configured; it is the rounding at depths 3, 4 and 6 that matters.
+/// Never below half of the depth either, rounded up: each NOOP carries at least that many, thus at most
+/// [`super::credits::NOOPS_MAX`] can be in flight to a side whose softirq lags behind, and there are buffers for that
+/// many. Send completions do not bound that, because they come from the peer's HCA. `hiw` is at least `pc / 2` as
+/// configured; the rounding at depths 3, 4 and 6 matters.
 pub fn high_water(depth: QueueDepth, hiw: u8, pc: QueueDepth) -> u8 {
     let scaled = u16::from(depth.0)
         .saturating_mul(u16::from(hiw))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reasons to refuse a connection request, and the reject that reports each.
+//! Reasons to reject a connection request, and the reject with a reason.
 
 use core::fmt;
 
@@ -27,32 +27,32 @@ use super::{
     }, //
 };
 
-/// Which check a request failed; for the log and the counters.
+/// Check that a request failed; for the log and the counters.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RejectCause {
     /// The request comes from an unprivileged port.
     Port(u16),
-    /// Not a message, or of a version that does not exist.
+    /// Not a message, or of an unknown version.
     Wire(WireError),
     /// Version 0x11.
     OldVersion,
     /// A message, but not a CONNREQ.
     NotAConnReq,
-    /// For a NID that is not of our LND (H1, H2).
+    /// For a NID of another LND (H1, H2).
     ForeignDestination,
-    /// From a NID that is not of our LND (H3).
+    /// From a NID of another LND (H3).
     ForeignSource,
     /// No NI of that NID, but perhaps soon.
     NotReady,
-    /// No NI of the NID that is asked for on the device.
+    /// The device has no NI of the requested NID.
     NoSuchNi(Nid),
     /// From a NID of another network than the NI's (H4).
     OtherNet,
-    /// From our own NID, but not by us (H4).
+    /// From our own NID, but not by this node (H4).
     OwnNid,
     /// The source NID does not match the CM's source address (H4).
     SourceAddress,
-    /// For an earlier life of the NI.
+    /// For an earlier incarnation of the NI.
     StaleDestination,
     /// The depth is 0 (H5).
     NoDepth,
@@ -68,18 +68,18 @@ pub enum RejectCause {
     StalePeer,
     /// Our own request to that peer wins.
     Race,
-    /// The peer has as many connections as it may (H9), or LNet keeps too much of those that were (H41).
+    /// The peer has as many connections as allowed (H9), or LNet retains too many requests of closed ones (H41).
     TooMany,
-    /// Too many requests from its address were taken lately (H44). The peer gets no answer: its CM asks again after
-    /// seconds.
+    /// Too many requests from the address were accepted lately (H44). The peer gets no answer: its CM repeats the
+    /// request after seconds.
     TooOften,
-    /// Too many requests from all addresses together were taken lately (H44). No answer, either.
+    /// Too many requests from all addresses together were accepted lately (H44). No answer, either.
     TooOftenInAll,
-    /// Objects of a connection could not be made: the errno.
+    /// Objects of a connection could not be created: the errno.
     NoResources(i32),
-    /// The CM would not accept.
+    /// The CM did not accept.
     AcceptFailed,
-    /// The administrator does not want the peer ([`crate::policy::nid_rules::allows`]).
+    /// The settings of the administrator exclude the peer ([`crate::policy::nid_rules::allows`]).
     Denied,
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for RejectCause {
 }
 
 impl RejectCause {
-    /// The NID that was asked for, if that is what is wrong.
+    /// Returns the NID that was asked for, if that is wrong.
     pub const fn asked(&self) -> Option<Nid> {
         match self {
             Self::NoSuchNi(asked) => Some(*asked),
@@ -136,17 +136,17 @@ impl RejectCause {
     }
 }
 
-/// A request is refused.
+/// Decision to reject a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The reason to send.
+    /// Reason to send.
     pub why: RejectWhy,
-    /// What was wrong.
+    /// Failed check.
     pub cause: RejectCause,
 }
 
 impl Refusal {
-    /// Makes a refusal; `why` follows from `cause`.
+    /// Creates it; `why` follows from `cause`.
     pub const fn new(cause: RejectCause) -> Self {
         let why = match cause {
             RejectCause::Port(_)
@@ -177,10 +177,11 @@ impl Refusal {
         Self { why, cause }
     }
 
-    /// What a request is told that was taken, and ended for `cause` before it was accepted.
+    /// Returns the reject for a request that was accepted, and whose attempt ended for `cause` before the CM accepted
+    /// it.
     ///
-    /// Where nothing is wrong but the way, it is to come again, or ours comes: "no resources" would have ko2iblnd fail
-    /// all messages that wait for the connection.
+    /// If only the link was at fault, the peer should ask again, or this node connects: "no resources" would make
+    /// ko2iblnd fail all messages that wait for the connection.
     pub const fn of_taken(cause: cause::Cause) -> Self {
         use cause::Cause as Ended;
         Self::new(match cause {
@@ -196,8 +197,8 @@ impl Refusal {
         })
     }
 
-    /// Whether the refusal tells the peer how to ask again, or that we ask. After a restart of ours every peer
-    /// gets one.
+    /// Returns whether the reject tells the peer how to ask again, or that this node connects. After a restart of this
+    /// node every peer gets one.
     pub const fn invites(&self) -> bool {
         matches!(
             self.why,
@@ -208,10 +209,10 @@ impl Refusal {
         )
     }
 
-    /// The reject to send. `ni` is the NI that the request was for, if it was
-    /// found: its incarnation and limits tell the peer how to ask again.
+    /// Returns the reject to send. `ni` is the NI that the request was for, if it was found: its incarnation and limits
+    /// tell the peer how to ask again.
     ///
-    /// Always says version 0x12, the only one we speak.
+    /// Always has version 0x12, the only one this driver uses.
     pub fn reject(&self, ni: Option<&NiView>) -> Reject {
         Reject {
             version: Version::V2,

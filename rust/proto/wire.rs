@@ -2,8 +2,8 @@
 
 //! Received messages: from bytes to validated values (spec 2).
 //!
-//! A value of [`WireMsg`] has passed every check that needs nothing but the
-//! bytes. What needs the connection (identity, credits, cookies) comes after.
+//! A value of [`WireMsg`] has passed every check that needs only the bytes. Checks that need the connection (identity,
+//! credits, cookies) come later.
 
 use core::fmt;
 
@@ -35,14 +35,14 @@ pub use super::{
 /// Protocol version.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Version {
-    /// 0x11, before 2009: decoded, never spoken.
+    /// 0x11, before 2009: decoded, never sent.
     V1,
-    /// 0x12, the one we speak.
+    /// 0x12, which this driver uses.
     V2,
 }
 
 impl Version {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub const fn wire(self) -> u16 {
         match self {
             Version::V1 => 0x11,
@@ -50,7 +50,7 @@ impl Version {
         }
     }
 
-    /// `None` for a version that does not exist.
+    /// Returns the version of a number; `None` if there is none.
     pub const fn from_wire(v: u16) -> Option<Self> {
         match v {
             0x11 => Some(Version::V1),
@@ -76,18 +76,18 @@ pub enum MsgType {
     PutReq = 0xd2,
     /// Ends a PUT without RDMA.
     PutNak = 0xd3,
-    /// Says where to write the payload.
+    /// Names the memory for the payload.
     PutAck = 0xd4,
     /// The payload was written.
     PutDone = 0xd5,
-    /// Asks for data and says where to write it.
+    /// Asks for data and names the memory for it.
     GetReq = 0xd6,
     /// The data was written.
     GetDone = 0xd7,
 }
 
 impl MsgType {
-    /// `None` for a type that does not exist.
+    /// Returns the type of a number; `None` if there is none.
     pub const fn from_wire(v: u8) -> Option<Self> {
         Some(match v {
             0xc0 => MsgType::ConnReq,
@@ -104,13 +104,13 @@ impl MsgType {
         })
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub const fn wire(self) -> u8 {
         self as u8
     }
 }
 
-/// What every message carries besides its body.
+/// Fields of every message besides its body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Envelope {
     /// Protocol version of the sender.
@@ -127,7 +127,7 @@ pub struct Envelope {
     pub dst_stamp: u64,
 }
 
-/// Names a transfer; chosen by one side, returned by the other untouched.
+/// Name of a transfer; chosen by one side, returned unchanged by the other.
 ///
 /// The eight bytes in memory order: a cookie is never swapped.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -153,7 +153,7 @@ pub struct DoneBody {
     pub status: i32,
 }
 
-/// An LNet header as it lies in a message, little-endian on every host.
+/// LNet header as in a message, little-endian on every host.
 pub type RawLnetHdr = [u8; LNET_HDR_LEN];
 
 /// Body of a received message.
@@ -194,7 +194,7 @@ pub enum Body<'a> {
 }
 
 impl Body<'_> {
-    /// The message type.
+    /// Returns the message type.
     pub const fn kind(&self) -> MsgType {
         match self {
             Body::ConnReq(_) => MsgType::ConnReq,
@@ -214,7 +214,7 @@ impl Body<'_> {
 /// A received message.
 #[derive(Copy, Clone, Debug)]
 pub struct WireMsg<'a> {
-    /// Who, to whom, and the credits returned.
+    /// Sender, destination, and the credits returned.
     pub env: Envelope,
     /// The sender's byte order.
     pub order: Order,
@@ -222,7 +222,7 @@ pub struct WireMsg<'a> {
     pub nob: usize,
     /// The checksum as received and verified; 0 = none.
     pub cksum: u32,
-    /// The rest, by type.
+    /// Body, by type.
     pub body: Body<'a>,
 }
 
@@ -256,24 +256,24 @@ pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
     decode_in(buf, sender_order(buf))
 }
 
-/// The byte order of the sender of a message; ours if it is none.
+/// Returns the byte order of the sender of a message; that of this host if it is no message.
 #[inline]
 pub fn sender_order(buf: &[u8]) -> Order {
     let magic = Order::Native.u32_at(buf, 0).unwrap_or(MAGIC);
     order_of(magic, MAGIC).unwrap_or(Order::Native)
 }
 
-/// [`decode`], by who has asked for the [`sender_order`]: nearly all peers have ours, and who knows that reads
-/// as it is.
+/// Decodes like [`decode`], after the caller has determined the [`sender_order`]: nearly all peers have the order of
+/// this host, and code for a constant order reads without swaps.
 #[inline(always)]
 pub fn decode_in(buf: &[u8], order: Order) -> Result<WireMsg<'_>, WireError> {
-    // Of a known length, so that no field of it is out of bounds.
+    // A known length, so that no field of the header is out of bounds.
     let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
         return Err(opening(buf, order).err().unwrap_or(WireError::ShortHeader));
     };
     let version = opening(head, order)?;
     let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
-    // From here on only the bytes that the message claims exist.
+    // From here on only the bytes of the claimed length are read.
     let msg = usize::try_from(claimed)
         .ok()
         .and_then(|nob| buf.get(..nob))
@@ -300,7 +300,7 @@ pub fn decode_in(buf: &[u8], order: Order) -> Result<WireMsg<'_>, WireError> {
     })
 }
 
-/// What [`decode`] found, and [`reparse`] need not look for again.
+/// Results of [`decode`] that [`reparse`] needs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ParsedHdr {
     kind: MsgType,
@@ -309,14 +309,14 @@ pub struct ParsedHdr {
 }
 
 impl ParsedHdr {
-    /// What message it is.
+    /// Returns the message type.
     pub fn kind(self) -> MsgType {
         self.kind
     }
 }
 
 impl WireMsg<'_> {
-    /// What to keep with the bytes if their body is wanted again.
+    /// Returns the facts to keep with the bytes for [`reparse`].
     #[inline(always)]
     pub fn facts(&self) -> ParsedHdr {
         ParsedHdr {
@@ -328,8 +328,8 @@ impl WireMsg<'_> {
     }
 }
 
-/// The body of a message that [`decode`] has read before, from the same bytes: without another look
-/// at its header and its checksum.
+/// Returns the body of a message that [`decode`] has read before, from the same bytes, without another check of its
+/// header and its checksum.
 #[inline(always)]
 pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     let msg = usize::try_from(facts.nob)
@@ -339,7 +339,7 @@ pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     body(facts.kind, msg, facts.order)
 }
 
-/// Magic and version, which come before everything else.
+/// Checks magic and version, which precede all other fields.
 #[inline]
 fn opening(buf: &[u8], order: Order) -> Result<Version, WireError> {
     let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
@@ -406,7 +406,7 @@ fn body(kind: MsgType, msg: &[u8], order: Order) -> Result<Body<'_>, WireError> 
     })
 }
 
-/// The two lives that a connection joins.
+/// Identities of both ends of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Version agreed for the connection.
@@ -421,7 +421,7 @@ pub struct Identity {
     pub peer_stamp: u64,
 }
 
-/// What in a message does not belong to its connection.
+/// Mismatch between a message and its connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names say it all
 pub enum Stale {
@@ -444,9 +444,8 @@ impl fmt::Display for Stale {
     }
 }
 
-/// Whether a message on an established connection comes from the peer of this
-/// connection, and is for this life of ours (spec 2.7; the version is H23).
-/// If not, the connection must be closed.
+/// Checks that a message on an established connection comes from the peer of this connection, and is for this
+/// incarnation of our NI (spec 2.7; the version is H23). Otherwise the connection must be closed.
 pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
     if env.version != expect.version {
         Err(Stale::Version)

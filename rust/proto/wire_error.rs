@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be wrong with the bytes of a message.
+//! Errors in the bytes of a message.
 
 use core::fmt;
 
-/// Why bytes are not a message, or why a message cannot be written.
+/// Reason why bytes are not a message, or why a message cannot be written.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum WireError {
     /// Fewer than 6 bytes: not even magic and version.
     Short,
     /// Not an o2ib message in either byte order.
     Magic(u32),
-    /// A version that does not exist.
+    /// An unknown version.
     Version(u16),
     /// Fewer bytes than the header.
     ShortHeader,
@@ -23,7 +23,7 @@ pub enum WireError {
     SourceAny,
     /// The length field is too small for the type.
     ShortBody,
-    /// A type that does not exist.
+    /// An unknown type.
     Type(u8),
     /// A descriptor with no or too many fragments.
     FragmentCount(u32),

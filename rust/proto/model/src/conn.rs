@@ -60,7 +60,7 @@ use crate::{
     }, //
 };
 
-/// What the control worker does, in this order.
+/// Work of the control worker, in order.
 pub(crate) const TODO: [Actions; 6] = [
     Actions::RESOLVE,
     Actions::SET_UP,
@@ -127,14 +127,14 @@ pub struct Conn {
     /// The device will refuse the next batch from this work request on.
     pub refuse_at: Option<u8>,
     pub(crate) fault: Option<Fault>,
-    /// Who may speak first.
+    /// Side that may send first.
     first: FirstSender,
-    /// The other side has said something, or was given the time to.
+    /// The other side has sent something, or its time to do so has passed.
     heard: bool,
 }
 
 impl Conn {
-    /// `Conn::new`.
+    /// Models `Conn::new`.
     pub fn new(side: Side, hs: u8, active: bool, first: FirstSender, known: PeerParams) -> Self {
         let mut data = Ours::new(side, known.depth, 1, SLOTS, CELLS);
         data.posted = 0;
@@ -170,17 +170,17 @@ impl Conn {
         self.fsm.state() == Phase::Established
     }
 
-    /// Whether a worker or a CM event waits for it.
+    /// Returns whether a worker or a CM event waits for it.
     pub fn is_busy(&self) -> bool {
         self.has_todo() || !self.cm_events.is_empty()
     }
 
-    /// Whether the control worker is queued.
+    /// Returns whether the control worker is queued.
     pub fn has_todo(&self) -> bool {
         self.todo.contains(&true)
     }
 
-    /// Whether the LNet half is queued and finds something.
+    /// Returns whether the LNet half is queued and finds a job.
     pub fn has_job(&self) -> bool {
         self.kicked && self.has_work()
     }
@@ -189,13 +189,13 @@ impl Conn {
         self.data.queues.has_done() || !self.data.held.is_empty()
     }
 
-    /// Whether the next thing for LNet is a PUT.
+    /// Returns whether the next message for LNet is a PUT.
     pub fn next_is_put(&self) -> bool {
         let first = self.data.held.first().map(|h| h.body);
         !self.data.queues.has_done() && matches!(first, Some(Body::PutReq(_)))
     }
 
-    /// `Conn::step`.
+    /// Models `Conn::step`.
     pub fn step(&mut self, event: ConnEvent) {
         let actions = self.fsm.on(event);
         if actions == Actions::NONE {
@@ -226,7 +226,7 @@ impl Conn {
         }
     }
 
-    /// `Wire::established`.
+    /// Models `Wire::established`.
     fn established(&mut self) {
         self.establishments += 1;
         let depth = self.known.depth;
@@ -240,12 +240,12 @@ impl Conn {
         self.queue_upcall();
     }
 
-    /// `Conn::queue_upcall`.
+    /// Models `Conn::queue_upcall`.
     pub(crate) fn queue_upcall(&mut self) {
         self.kicked |= self.has_work();
     }
 
-    /// `Wire::receive`.
+    /// Models `Wire::receive`.
     fn received(&mut self, msg: Msg) {
         if !self.is_up() {
             return;
@@ -255,12 +255,12 @@ impl Conn {
         }
     }
 
-    /// `pump::pump`.
+    /// Models `pump::pump`.
     pub fn pump(&mut self, posted: &mut Vec<(Side, u8, Msg)>) -> Result<(), Fault> {
         self.pump_probe(false, posted)
     }
 
-    /// The same; a NOOP goes if nothing else does, and `probe` is set.
+    /// Models `pump::pump`; with `probe` a NOOP goes if no other message does.
     pub(crate) fn pump_probe(
         &mut self,
         probe: bool,
@@ -290,7 +290,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The device executes the REG_MRs that were posted since the send queue had `before` entries.
+    /// Executes the REG_MRs that were posted since the send queue had `before` entries, as the device.
     fn arm(&mut self, before: usize) {
         if self.qp != Qp::Live {
             return;
@@ -304,20 +304,20 @@ impl Conn {
         }
     }
 
-    /// The CM has moved the queue pair to RTS.
+    /// Notes that the CM has moved the queue pair to RTS.
     pub fn qp_lives(&mut self) {
         if self.qp == Qp::Ready {
             self.qp = Qp::Live;
         }
     }
 
-    /// COMM_EST of the queue pair: the other side has said something.
+    /// Handles COMM_EST of the queue pair: the other side has sent something.
     pub(crate) fn comm_est(&mut self) {
         self.heard = true;
         self.step(ConnEvent::EarlyTraffic);
     }
 
-    /// `QpHandler::recv_done`.
+    /// Models `QpHandler::recv_done`.
     pub fn recv_done(&mut self, posted: &mut Vec<(Side, u8, Msg)>) -> Result<(), Fault> {
         let Some(msg) = self.inbox.pop_front() else {
             return Ok(());
@@ -340,7 +340,7 @@ impl Conn {
         self.pump(posted)
     }
 
-    /// `WorkItem<TIMER>`.
+    /// Models `WorkItem<TIMER>`.
     pub fn timer(&mut self) {
         match self.fsm.state() {
             Phase::Called => {
@@ -361,7 +361,7 @@ impl Conn {
         }
     }
 
-    /// `CmHandler::cm_event`.
+    /// Models `CmHandler::cm_event`.
     pub fn cm_event(&mut self) {
         let asked = Ask {
             depth: self.known.depth,
@@ -407,7 +407,7 @@ impl Conn {
         }
     }
 
-    /// `send::send`. False: the connection is over.
+    /// Models `send::send`. False: the connection is over.
     pub(crate) fn send(
         &mut self,
         tag: u8,
@@ -434,7 +434,7 @@ impl Conn {
         )
     }
 
-    /// `Conn::submit`. False: the connection is over.
+    /// Models `Conn::submit`. False: the connection is over.
     fn submit(
         &mut self,
         op: Op,
@@ -452,7 +452,7 @@ impl Conn {
         Ok(true)
     }
 
-    /// `Conn::give_back`.
+    /// Models `Conn::give_back`.
     fn give_back(&mut self, how: Repost) -> Result<(), Fault> {
         // `Inner::may_receive`
         match self.fsm.state() <= Phase::Established {
@@ -461,7 +461,7 @@ impl Conn {
         }
     }
 
-    /// `WorkItem<UPPER>`, one round: `next_job`, then `TransferEnd::finish` or `parse` with `recv`.
+    /// Models `WorkItem<UPPER>`, one round: `next_job`, then `TransferEnd::finish` or `parse` with `recv`.
     pub(crate) fn upper(&mut self, want: bool, at: Side, w: &mut World) -> Result<(), Fault> {
         if let Some((transfer, _, cookie)) = self.data.take_done()? {
             if self.armed.contains(&cookie) {
@@ -512,14 +512,14 @@ impl Conn {
         self.give_back(how)?;
         let slots = if op == Op::PutNak { 1 } else { 2 };
         if !self.submit(op, slots, transfer, &mut w.posted)? {
-            // `submit_or_fail`: nobody was told the key.
+            // `submit_or_fail`: the peer does not know the key.
             self.step(ConnEvent::Fail(Cause::Flushed));
             finalize(at, transfer.tag, w);
         }
         Ok(())
     }
 
-    /// Appends the state, but for the transmits.
+    /// Appends the state, without the transmits.
     pub fn encode(&self, side: Side, names: &mut Names, out: &mut Vec<u8>) {
         debug(&self.fsm, out);
         let flags = self.todo.iter().fold(0, |f, t| f << 1 | u8::from(*t));
@@ -559,7 +559,7 @@ impl Conn {
     }
 }
 
-/// LNet gets a message back; 0 is nobody's.
+/// Returns a message to LNet; 0 is no message.
 pub(crate) fn finalize(at: Side, tag: u8, w: &mut World) {
     if let Some(fate) = usize::from(tag)
         .checked_sub(1)

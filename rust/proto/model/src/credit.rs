@@ -44,7 +44,7 @@ use crate::{
     }, //
 };
 
-/// What LNet sends.
+/// Messages that LNet sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A small message.
@@ -58,7 +58,7 @@ pub enum Kind {
 /// Every kind.
 pub const ALL: &[Kind] = &[Kind::Immediate, Kind::Put, Kind::Get];
 
-/// Who is at an end.
+/// Driver at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The code of this driver.
@@ -80,7 +80,7 @@ pub struct Config {
     pub sq: u16,
     /// Work requests of a transfer, its message included.
     pub chain: u16,
-    /// What each side may send.
+    /// Messages that each side may send.
     pub kinds: [&'static [Kind]; 2],
     /// Open requests of each side.
     pub window: [usize; 2],

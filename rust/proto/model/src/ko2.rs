@@ -21,7 +21,7 @@ use crate::{
     }, //
 };
 
-/// What a tx descriptor waits for.
+/// State of a tx descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Nothing,

@@ -43,7 +43,7 @@ use crate::{
     }, //
 };
 
-/// What may go wrong, and how often.
+/// Faults that may happen, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// LNet messages.
@@ -63,17 +63,17 @@ pub struct Budget {
 /// The bounds of one search.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// What happens at most.
+    /// Limits on events.
     pub budget: Budget,
-    /// What LNet of each node sends.
+    /// Messages that LNet of each node sends.
     pub kinds: [&'static [Kind]; 2],
     /// Queue depth.
     pub depth: u16,
     /// `conns_per_peer`.
     pub conns: u16,
-    /// Who may speak first.
+    /// Side that may send first.
     pub first: FirstSender,
-    /// Who calls says nothing by itself.
+    /// The caller sends nothing by itself.
     pub mute: bool,
 }
 

@@ -86,9 +86,9 @@ pub struct Node {
     depth: QueueDepth,
     /// `conns_per_peer`.
     pub conns_per_peer: u16,
-    /// Who may speak first.
+    /// Side that may send first.
     first: FirstSender,
-    /// It calls and says nothing, as other drivers do.
+    /// It connects and sends nothing, as other drivers do.
     mute: bool,
     /// It is being shut down.
     pub stopping: bool,
@@ -103,7 +103,7 @@ fn nid(side: Side) -> Nid {
 }
 
 impl Node {
-    /// A node just started.
+    /// Creates a node that was just started.
     pub fn new(
         side: Side,
         depth: u16,
@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// It loses everything and starts again.
+    /// Restarts the node, which loses all state.
     pub fn crash(&mut self) {
         self.stamp += 1;
         self.stopping = false;
@@ -132,7 +132,7 @@ impl Node {
         self.conns.clear();
     }
 
-    /// `PeerTable::get_or_add`.
+    /// Models `PeerTable::get_or_add`.
     fn get_or_add(&mut self) -> &mut Peer {
         let known = PeerParams {
             stamp: 0,
@@ -152,7 +152,7 @@ impl Node {
         self.conns.iter().position(|c| c.hs == hs)
     }
 
-    /// `lnd_send` (`ops.rs`) with `Peer::send` and `Peer::wait`.
+    /// Models `lnd_send` (`ops.rs`) with `Peer::send` and `Peer::wait`.
     pub fn send(&mut self, tag: u8, kind: Kind, w: &mut World) -> Result<(), Fault> {
         if self.stopping {
             finalize(self.side, tag, w);
@@ -185,7 +185,7 @@ impl Node {
         }
     }
 
-    /// `Peer::attempt`, with `Peer::add`.
+    /// Models `Peer::attempt`, with `Peer::add`.
     fn attempt(&mut self, w: &mut World) {
         let Some(peer) = &self.peer else {
             return;
@@ -199,7 +199,7 @@ impl Node {
         self.conns.push(conn);
     }
 
-    /// `Peer::flush`.
+    /// Models `Peer::flush`.
     fn flush(&mut self, hs: u8, w: &mut World) -> Result<(), Fault> {
         let c = self
             .at(hs)
@@ -216,7 +216,7 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::serve_waiting`.
+    /// Models `Peer::serve_waiting`.
     fn serve_waiting(&mut self, w: &mut World) -> Result<(), Fault> {
         let Some(peer) = self.peer.as_mut().filter(|p| !p.pending.is_empty()) else {
             return Ok(());
@@ -236,7 +236,7 @@ impl Node {
         }
     }
 
-    /// `WorkItem<RETRY>` of the peer.
+    /// Models `WorkItem<RETRY>` of the peer.
     pub fn retry(&mut self, w: &mut World) -> Result<(), Fault> {
         let per_peer = self.conns_per_peer;
         let Some(peer) = &mut self.peer else {
@@ -254,7 +254,7 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::forget_if_idle`.
+    /// Models `Peer::forget_if_idle`.
     fn forget_if_idle(&mut self, w: &mut World) {
         let Some(peer) = &mut self.peer else {
             return;
@@ -270,7 +270,7 @@ impl Node {
         }
     }
 
-    /// `shutdown` (`ops.rs`) with `Peer::close`.
+    /// Models `shutdown` (`ops.rs`) with `Peer::close`.
     pub fn shutdown(&mut self, w: &mut World) -> Result<(), Fault> {
         self.stopping = true;
         let Some(peer) = &mut self.peer else {
@@ -289,18 +289,18 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::finish_conns`.
+    /// Models `Peer::finish_conns`.
     pub fn close_conns(&mut self, cause: Cause) {
         for conn in self.conns.iter_mut().filter(|c| !c.released) {
             conn.step(ConnEvent::Fail(cause));
         }
     }
 
-    /// `Accept::connect_request` with `validate` and `admit`.
+    /// Models `Accept::connect_request` with `validate` and `admit`.
     pub fn requested(&mut self, hs: u8, req: &ConnReq, w: &mut World) -> Result<(), Fault> {
         let back = &mut w.cm[other(self.side)];
         if self.stopping {
-            // Nobody listens.
+            // No listener.
             back.push_back((hs, Cm::Rej(cm_reason::INVALID_SERVICE_ID, [0; 24])));
             return Ok(());
         }
@@ -364,14 +364,14 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::forget_if_unused`.
+    /// Models `Peer::forget_if_unused`.
     fn forget_if_unused(&mut self, w: &mut World) {
         if self.peer.as_ref().is_some_and(|p| p.pending.is_empty()) {
             self.forget_if_idle(w);
         }
     }
 
-    /// `WorkItem<CONTROL>`: the first thing it has to do.
+    /// Models `WorkItem<CONTROL>`: the first thing it has to do.
     pub fn control(&mut self, c: usize, w: &mut World) -> Result<(), Fault> {
         let (side, stamp) = (self.side, self.stamp);
         let conn = &mut self.conns[c];
@@ -419,7 +419,7 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::established`.
+    /// Models `Peer::established`.
     fn publish(&mut self, c: usize, w: &mut World) -> Result<(), Fault> {
         let (hs, active, known) = (self.conns[c].hs, self.conns[c].active, self.conns[c].known);
         let per_peer = self.conns_per_peer;
@@ -439,7 +439,7 @@ impl Node {
         self.flush(hs, w)
     }
 
-    /// `Conn::close`.
+    /// Models `Conn::close`.
     fn close(&mut self, c: usize, w: &mut World) {
         let hs = self.conns[c].hs;
         self.unpublish(hs);
@@ -458,7 +458,7 @@ impl Node {
         }
     }
 
-    /// `Conn::release`, then `Peer::released`.
+    /// Models `Conn::release`, then `Peer::released`.
     fn release(&mut self, c: usize, w: &mut World) -> Result<(), Fault> {
         let conn = &mut self.conns[c];
         if !conn.data.sq.is_empty() || conn.data.posted > 0 || conn.draining {
@@ -492,7 +492,7 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::attempt_over`.
+    /// Models `Peer::attempt_over`.
     fn attempt_over(&mut self, active: bool, retry: Option<RetryReject>, w: &mut World) {
         let per_peer = self.conns_per_peer;
         let Some(peer) = &mut self.peer else {
@@ -511,7 +511,7 @@ impl Node {
         }
     }
 
-    /// One round of the LNet half of a connection.
+    /// Runs the LNet half of a connection once.
     pub fn upper(&mut self, c: usize, want: bool, w: &mut World) -> Result<(), Fault> {
         let side = self.side;
         let conn = &mut self.conns[c];
@@ -520,7 +520,7 @@ impl Node {
         Ok(())
     }
 
-    /// Objects that nothing refers to any more are freed.
+    /// Frees objects that nothing refers to any more.
     pub fn free_objects(&mut self) -> Result<(), Fault> {
         for conn in &mut self.conns {
             if let Some(fault) = conn.fault.take() {
@@ -536,7 +536,7 @@ impl Node {
         Ok(())
     }
 
-    /// Appends the state, but for the connections.
+    /// Appends the state, without the connections.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend([self.stamp as u8, u8::from(self.stopping)]);
         if let Some(peer) = &self.peer {

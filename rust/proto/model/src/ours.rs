@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Our end of a connection: the real credits, queues and transmits, with as little around them as
-//! the driver has. Each function says which one of `rust/lnd/` it stands for; the steps are the
-//! same, in the same order.
+//! Our end of a connection: the real credits, queues and transmits, with as little around them as the driver has. Each
+//! function names the function of `rust/lnd/` that it models; the steps are the same, in the same order.
 //!
 //! Beside the real queues runs a plain copy of what they should contain, which is compared at each
 //! step: the lists through the cells are order-preserving or the model stops.
@@ -43,7 +42,7 @@ use crate::{
     }, //
 };
 
-/// What a work request is about.
+/// Purpose of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// The SEND of a NOOP.
@@ -58,7 +57,7 @@ pub enum Work {
     Invalidate(u16),
 }
 
-/// What the driver keeps beside a tx (`lnd/conn/transfer.rs`).
+/// State of the driver beside a tx (`lnd/conn/transfer.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The peer's cookie, once there is one.
@@ -78,7 +77,7 @@ pub struct Held {
     pub tag: u8,
 }
 
-/// Why the driver would close the connection.
+/// Reason why the driver would close the connection.
 pub const VIOLATION: &str = "the peer broke the protocol";
 
 /// Our end.
@@ -91,7 +90,7 @@ pub struct Ours {
     pub queues: TxQueues,
     /// The transmits.
     pub cells: Vec<TxCell>,
-    /// What belongs to them.
+    /// Transfers of the transmits.
     pub txs: Vec<Option<Transfer>>,
     /// The send queue.
     pub sq: VecDeque<Work>,
@@ -104,25 +103,25 @@ pub struct Ours {
     /// many, or in place of those that LNet has; without that there are fewer here than there,
     /// never more.
     unposted: u16,
-    /// Requests received and judged that LNet has not given back.
+    /// Requests that were received and validated, and that LNet has not given back.
     pub held: Vec<Held>,
     /// Requests accepted as sinks whose PUT_DONE has not come.
     pub sinks: u16,
     /// Requests that reserved a buffer and have not been answered.
     pub asked: u16,
-    /// What the real queues should contain: unreserved, free of credit, main.
+    /// Expected contents of the real queues: unreserved, free of credit, main.
     copy: [VecDeque<u16>; 3],
     /// Finished, in order, for [`Ours::take_done`].
     done: VecDeque<u16>,
 }
 
-/// Mask of the cookies of a side.
+/// Returns the mask of the cookies of a side.
 fn mask(side: Side) -> u64 {
     [0x5ca1_ab1e_0000_0000, 0x0000_b1ab_1e00_1234][side]
 }
 
 impl Ours {
-    /// Right after establishment (`Wire::established`), with all receives posted.
+    /// Creates the state after establishment (`Wire::established`), with all receives posted.
     pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
         let mut all = vec![TxCell::FREE; cells];
         let mut queues = TxQueues::EMPTY;
@@ -147,7 +146,7 @@ impl Ours {
         }
     }
 
-    /// `Conn::submit`, without the pump behind it. False: no free tx.
+    /// Models `Conn::submit`, without the pump behind it. False: no free tx.
     pub fn submit(&mut self, op: Op, slots: u16, transfer: Transfer) -> Result<bool, Fault> {
         let Some(id) = self.queues.alloc(&mut self.cells, op) else {
             return Ok(false);
@@ -163,12 +162,12 @@ impl Ours {
         Ok(true)
     }
 
-    /// `Link::post_recvs`.
+    /// Models `Link::post_recvs`.
     fn post_recvs(&mut self) {
         self.posted += std::mem::take(&mut self.unposted);
     }
 
-    /// Whether `pump` with `keepalive` for the sake of `Wire::starves_peer` does something.
+    /// Returns whether `pump` with `keepalive` because of `Wire::starves_peer` does something.
     pub fn feeds_peer(&self) -> bool {
         let queued = self.queues.lengths();
         let (free, main) = (queued.free_of_credit > 0, queued.main > 0);
@@ -176,7 +175,7 @@ impl Ours {
         self.credits.starves_peer() && self.credits.wants_noop(free, main, true) && slot
     }
 
-    /// `pump::pump`.
+    /// Models `pump::pump`.
     pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let mut keepalive = keepalive;
         let patient = !self.held.is_empty();
@@ -222,7 +221,7 @@ impl Ours {
         self.compare()
     }
 
-    /// `post::post_part`: WRITEs alone.
+    /// Models `post::post_part`: WRITEs alone.
     fn post_part(&mut self, index: u16, wrs: u16) -> Result<(), Fault> {
         let at = usize::from(index);
         if self.copy[1].front() != Some(&index) {
@@ -243,7 +242,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `Wire::post_tx` (`wire/post.rs`) with `post_reg`, `post_writes`, `post_send` and `post_inv`.
+    /// Models `Wire::post_tx` (`wire/post.rs`) with `post_reg`, `post_writes`, `post_send` and `post_inv`.
     fn post_tx(&mut self, index: u16, credits: u8, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let queue = if self.copy[1].front() == Some(&index) {
             1
@@ -301,7 +300,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `QpHandler::sends_done`: the next completion, which also retires the unsignalled ones before
+    /// Models `QpHandler::sends_done`: the next completion, which also retires the unsignalled ones before
     /// it. Without the pump behind it.
     pub fn complete(&mut self) -> Result<(), Fault> {
         while let Some(work) = self.retire(Ok(()))? {
@@ -312,7 +311,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `pump::retire` for the oldest work request.
+    /// Models `pump::retire` for the oldest work request.
     pub fn retire(&mut self, result: Result<(), Cause>) -> Result<Option<Work>, Fault> {
         let Some(work) = self.sq.pop_front() else {
             return Ok(None);
@@ -333,7 +332,7 @@ impl Ours {
         Ok(Some(work))
     }
 
-    /// `pump::flush` when the device refuses the batch from its work request number `taken` on:
+    /// Models `pump::flush` when the device refuses the batch from its work request number `taken` on:
     /// what was pushed since the send queue had `before` entries. Returns how many of the messages
     /// were accepted.
     pub fn refuse(&mut self, before: usize, taken: usize) -> Result<usize, Fault> {
@@ -346,7 +345,7 @@ impl Ours {
         Ok(sent)
     }
 
-    /// `Wire::receive`, without the pump behind it.
+    /// Models `Wire::receive`, without the pump behind it.
     ///
     /// # Errors
     ///
@@ -399,7 +398,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `wire::give_back`.
+    /// Models `wire::give_back`.
     pub fn give_back(&mut self, how: Repost) -> Result<(), Fault> {
         self.unposted += 1;
         if how == Repost::ForAnswer {
@@ -408,14 +407,14 @@ impl Ours {
         self.credits.reposted(how).map_err(|e| broke(&e))
     }
 
-    /// `TxTable::find`.
+    /// Models `TxTable::find`.
     fn find(&self, cookie: u64) -> Result<u16, Fault> {
         TxId::from_cookie(cookie, mask(self.side))
             .and_then(|id| TxQueues::find(&self.cells, id))
             .ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
     }
 
-    /// `TxQueues::follow`.
+    /// Models `TxQueues::follow`.
     fn answer(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Fault> {
         let cell = &mut self.cells[usize::from(index)];
         let then = cell.tx.answered(answer);
@@ -457,7 +456,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `next_job` in `deliver.rs`: the next finished tx, released; and the cookie it had.
+    /// Models `next_job` in `deliver.rs`: the next finished tx, released; and the cookie it had.
     pub fn take_done(&mut self) -> Result<Option<(Transfer, TxCell, u64)>, Fault> {
         let Some(index) = self.queues.take_done(&mut self.cells) else {
             return match self.done.is_empty() {
@@ -490,7 +489,7 @@ impl Ours {
         Ok(Some((transfer, cell, cookie)))
     }
 
-    /// `Wire::cancel`.
+    /// Models `Wire::cancel`.
     pub fn cancel(&mut self, cause: Cause, by_place: bool) {
         let before: Vec<TxState> = self.cells.iter().map(|c| c.tx.place()).collect();
         self.queues.cancel_all(&mut self.cells, cause, by_place);
@@ -498,7 +497,7 @@ impl Ours {
         self.note_done(&before);
     }
 
-    /// `TxQueues::keys_dead`, of `Conn::release`.
+    /// Models `TxQueues::keys_dead`, of `Conn::release`.
     pub fn keys_dead(&mut self) {
         let before: Vec<TxState> = self.cells.iter().map(|c| c.tx.place()).collect();
         self.queues.keys_dead(&mut self.cells);
@@ -513,27 +512,27 @@ impl Ours {
         }
     }
 
-    /// Transmits in use.
+    /// Returns the number of transmits in use.
     pub fn in_use(&self) -> usize {
         self.txs.iter().filter(|t| t.is_some()).count()
     }
 
-    /// Whether nothing is queued, posted, held or waited for.
+    /// Returns whether nothing is queued, posted, held or awaited.
     pub fn idle(&self) -> bool {
         self.in_use() == 0 && self.sq.is_empty() && self.held.is_empty() && self.done.is_empty()
     }
 
-    /// Which end it is.
+    /// Returns which end it is.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// The cookie of the tx at `index`.
+    /// Returns the cookie of the tx at `index`.
     pub fn cookie(&self, index: u16) -> u64 {
         TxQueues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
     }
 
-    /// Appends the state, except for what only [`Ours::encode_txs`] can tell.
+    /// Appends the state, except for the part of [`Ours::encode_txs`].
     pub fn encode(&self, names: &mut Names, out: &mut Vec<u8>) {
         let s = self.credits.snapshot();
         out.extend([s.credits, s.outstanding, s.reserved, s.peer_held, s.noops]);
@@ -573,7 +572,7 @@ impl Ours {
     /// Appends the transmits, by name. To be called when everything that refers to one has been
     /// encoded.
     pub fn encode_txs(&self, names: &mut Names, out: &mut Vec<u8>) {
-        // What nothing refers to comes last, in the order of the table.
+        // Transmits without a reference come last, in the order of the table.
         for (index, transfer) in self.txs.iter().enumerate() {
             if transfer.is_some() {
                 names.of(self.side, self.cookie(index as u16));

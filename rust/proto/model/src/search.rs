@@ -28,7 +28,7 @@ use std::{
     time::Instant, //
 };
 
-/// What is wrong, in words.
+/// Error in words.
 pub type Fault = String;
 
 /// A system to search through.
@@ -66,7 +66,7 @@ pub trait Model {
     fn encode(&self, s: &Self::State, out: &mut Vec<u8>);
 }
 
-/// What a search found.
+/// Result of a search.
 pub struct Report {
     /// Different states seen.
     pub states: usize,
@@ -315,7 +315,7 @@ pub fn search<M: Model>(model: &M, limit: usize) -> Report {
     report
 }
 
-/// What random runs did.
+/// Summary of random runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs {
     /// Runs taken to their end.

@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Steps taken.

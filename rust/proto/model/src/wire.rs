@@ -46,7 +46,7 @@ impl Body {
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Msg {
-    /// What it is.
+    /// Kind of the message.
     pub body: Body,
     /// `ibm_credits`.
     pub credits: u8,

@@ -83,10 +83,10 @@ pub enum CmState {
     Over,
 }
 
-/// What became of one LNet message.
+/// Result of one LNet message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// Who sent it.
+    /// Sender.
     pub from: Side,
     /// Finalized at the sender.
     pub ended: u8,
@@ -120,7 +120,7 @@ pub struct State {
     pub nodes: [Node; 2],
     /// The rest.
     pub world: World,
-    /// What may still happen.
+    /// Events that may still happen.
     pub left: Budget,
 }
 
@@ -185,7 +185,7 @@ impl State {
         }
         let Some(conn) = node.conns.iter_mut().find(|c| c.hs == hs && !c.released) else {
             match cm {
-                // Nobody is there any more.
+                // The node no longer has the object.
                 Cm::Rep(_) => self.world.cm[other(at)].push_back((hs, Cm::Rej(10, [0; 24]))),
                 Cm::Dreq => self.world.cm[other(at)].push_back((hs, Cm::Drep)),
                 _ => {}
@@ -230,7 +230,7 @@ impl State {
             conn.step(ConnEvent::Fail(Cause::Flushed));
             return Ok(());
         }
-        // A LOCAL_INV needs nobody.
+        // A LOCAL_INV needs no peer.
         if !reached && !matches!(conn.data.sq.front(), Some(Work::Invalidate(_))) {
             conn.qp = Qp::Failed;
             conn.data.retire(Err(Cause::TransportRetry))?;
