@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What bindgen reads. Types that the kernel crate has bindings for already are
+ * Input of bindgen. Types that the kernel crate has bindings for already are
  * taken from there (see rust/bindings.rs), the rest is selected by name in
  * scripts/bindgen_parameters.
  */

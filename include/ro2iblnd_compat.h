@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What older kernels lack, in the words of newer ones. Included in front of
- * every C file (Kbuild). RO2IB_HAVE_* comes from scripts/kernel-probe; macros
- * tell themselves. All of it is for kernels from 5.10 on.
+ * Interfaces that older kernels lack, under their names in newer ones. Included
+ * before every C file (Kbuild). RO2IB_HAVE_* comes from scripts/kernel-probe;
+ * macros need no probe. For kernels from 5.10 on.
  */
 #ifndef RO2IBLND_COMPAT_H
 #define RO2IBLND_COMPAT_H

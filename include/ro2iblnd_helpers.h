@@ -121,7 +121,7 @@ void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out);
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port);
 u32 ro2ib_event_port(const struct ib_event *ev);
 void ro2ib_device_name(struct ib_device *dev, char *buf, size_t len);
-/* What its DMA goes through; NULL if it is made of software */
+/* The device that its DMA goes through; NULL for a software device */
 struct device *ro2ib_device_dma(struct ib_device *dev);
 void ro2ib_register_event_handler(struct ib_event_handler *h,
 				  struct ib_device *dev,
@@ -180,7 +180,7 @@ void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 			       int dir);
 
-/* What making a list of fragments found out */
+/* Shape of a list of fragments */
 struct ro2ib_sg_shape {
 	u32 used;	/* elements of the list */
 	u32 pages;	/* pages of a region that covers it; 0: it has gaps */
@@ -266,7 +266,7 @@ int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most);
 
-/* A path as this side has it; what nobody knows is 0 or -1, as it says */
+/* A path as this side has it; an unknown field has the value in its comment */
 struct ro2ib_cm_path {
 	u8 sgid[16];		/* 0 */
 	u8 dgid[16];		/* 0 */
@@ -281,11 +281,11 @@ struct ro2ib_cm_path {
 
 void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out);
 
-/* What becomes of a message of the CM */
+/* Whether a message of the CM would reach the other side */
 enum ro2ib_cm_reachability {
 	RO2IB_CM_REACHABLE,
-	RO2IB_CM_NO_ROUTE,	/* it does harm to rxe */
-	RO2IB_CM_NO_ADDRESS,	/* it is never sent, now and later */
+	RO2IB_CM_NO_ROUTE,	/* sending breaks rxe */
+	RO2IB_CM_NO_ADDRESS,	/* never sent, now and later */
 };
 
 enum ro2ib_cm_reachability ro2ib_cm_reachability(struct rdma_cm_id *id);

@@ -97,7 +97,7 @@ struct ro2ib_ni_cfg {
 	/* per-NI tunables that stay as they are */
 	u32 peer_credits;		/* 1..255: offered queue depth */
 	u32 max_tx_credits;		/* >= peer_credits */
-	/* Nobody said how many: the driver chooses for the link. */
+	/* Not configured: the driver chooses for the link. */
 	bool peer_credits_open;
 	bool max_tx_credits_open;
 	s32 peer_rtr_credits;
@@ -118,13 +118,13 @@ struct ro2ib_ni_cfg {
 	bool use_fastreg_gaps;
 };
 
-/* What becomes of the link of an NI. */
+/* Change of the link of an NI. */
 enum ro2ib_link_event {
 	/* Carrier and address are there. */
 	RO2IB_LINK_UP,
 	/* The address is not there, or without the carrier nothing is sent. */
 	RO2IB_LINK_DOWN,
-	/* It goes in a moment; until then there is a route. */
+	/* It is about to go; until then there is a route. */
 	RO2IB_LINK_LEAVING,
 	/* The interface may be on another RDMA device now. */
 	RO2IB_LINK_MOVED,
@@ -160,7 +160,7 @@ struct ro2ib_lnd_ops {
 	/*
 	 * The interface of the NI went up or down (address and carrier), or is
 	 * about to. rtnl and the shim's NI mutex are held: must not call
-	 * ro2ib_lnet_set_fatal() or wait for somebody who does.
+	 * ro2ib_lnet_set_fatal() or wait for a thread that does.
 	 */
 	void (*link_event)(void *priv, enum ro2ib_link_event event);
 	/*
@@ -261,8 +261,8 @@ bool ro2ib_lnet_send_error(struct lnet_msg *msg, u32 *health);
 void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age);
 
 /*
- * The HCA port of the NI failed or came back; @told: the driver has said why,
- * so nothing is said of it here. Process context.
+ * The HCA port of the NI failed or came back; @told: the driver has logged why,
+ * so it is not logged here. Process context.
  */
 void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal, bool told);
 
@@ -285,13 +285,13 @@ void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev);
 
 /*
  * The depth that fits the link of an NI, which runs at @mbps Mb/s (0: not
- * known), and credits for the NI to go with it. Nothing happens if somebody
- * said another depth. While the NI starts LNet gets both; later on the depth
- * counts for new connections, and LNet's credits stay. Process context.
+ * known), and the matching credits of the NI. Does nothing if a depth is
+ * configured. While the NI starts, LNet gets both; later the depth applies to
+ * new connections, and LNet's credits stay. Process context.
  */
 void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps);
 
-/* Who says how deep the queues are. */
+/* Source of the queue depth. */
 enum ro2ib_depth_by {
 	/* A tunable of the NI, or the parameter. */
 	RO2IB_DEPTH_GIVEN,
@@ -304,12 +304,13 @@ enum ro2ib_depth_by {
 enum ro2ib_depth_by ro2ib_ni_depth_by(const struct ro2ib_ni *ni);
 
 /*
- * Memory of a GPU, by whom LNet knows to have it. @dev is what the DMA of a
- * device goes through, or NULL; @write: the device writes into the memory.
+ * Memory of a GPU, through the provider that is registered with LNet. @dev is
+ * the device that the DMA goes through, or NULL; @write: the device writes into
+ * the memory.
  *
- * Mapping returns how many elements have DMA addresses, 0 if the pages are
- * nobody's, or a negative errno; process context. What was mapped is unmapped
- * once, with the same arguments; any context but hard interrupts.
+ * Mapping returns the number of elements with DMA addresses, 0 if the pages have
+ * no provider, or a negative errno; process context. A mapping is unmapped once,
+ * with the same arguments; any context except hard interrupts.
  */
 int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, u32 n,
 			  bool write);
@@ -334,7 +335,7 @@ u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni);		/* seconds, > 0 */
 u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni);		/* seconds; 0: off */
 u32 ro2ib_ni_probe(const struct ro2ib_ni *ni);			/* ms; 0: off */
 
-/* What the parameter "ni_tune" says of an NI. */
+/* Values of the parameter "ni_tune" for an NI. */
 enum ro2ib_tune {
 	/* Nothing. */
 	RO2IB_TUNE_UNSET = -2,
@@ -405,8 +406,8 @@ void ro2ib_dk_line(u32 mask, const char *file, const char *fn, u32 line,
 		   const char *text, u32 len);
 
 /*
- * Trace points, and who looks at them: a bit each, set while somebody does. Read
- * the word at any time; call a function if its bit is set. Any context but NMI.
+ * Trace points, one bit each, set while the event is enabled. Read the word at
+ * any time; call a function if its bit is set. Any context except NMI.
  */
 enum ro2ib_trace_bit {
 	RO2IB_TRACE_CONN_STATE	= 0x001,

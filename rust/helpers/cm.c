@@ -368,14 +368,14 @@ static bool lost_address(const struct rdma_cm_id *id)
  * Can a message of the CM leave for the other side? rxe looks for a route for
  * each packet, as below (rxe_find_route4()); without one, or if the device that
  * it leads to does not take the packet, as without a carrier, it puts its queue
- * pair for such messages into the error state, and nobody takes it out again.
+ * pair for such messages into the error state, where it stays.
  * Other providers of RoCE drop the packet, and nothing is lost by not sending
  * it. On InfiniBand the subnet manager's routes are not the node's.
  *
- * Without a GID it cannot either, and rxe would do the same. But for RoCE v2 with
- * a flow label, which rdma_cm always gives it, no address handle is made then
- * (rdma_lag_get_ah_roce_slave()): nothing new reaches the provider. What the CM
- * has sent before and repeats does.
+ * Without a GID it cannot either, and rxe would do the same. But with RoCE v2 and
+ * a flow label, which rdma_cm always sets, no address handle is made then
+ * (rdma_lag_get_ah_roce_slave()): no new message reaches the provider. Messages
+ * that the CM resends do.
  *
  * The addresses do not change once they are resolved. The caller has the handler
  * mutex: the CM replaces the path, and the GID, under it.
@@ -403,7 +403,7 @@ enum ro2ib_cm_reachability ro2ib_cm_reachability(struct rdma_cm_id *id)
 	rt = ip_route_output_key(addr->dev_addr.net, &fl);
 	if (IS_ERR(rt))
 		return RO2IB_CM_NO_ROUTE;
-	/* Who has the route does not have the interface: that may be unregistered. */
+	/* The route does not keep the interface from being unregistered. */
 	rcu_read_lock();
 	carries = ro2ib_netdev_carries(READ_ONCE(rt->dst.dev));
 	rcu_read_unlock();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Files of debugfs that keep the module while somebody has them open: debugfs
- * goes to the file operations at the last close, when the file is long gone.
+ * Files of debugfs that keep the module loaded while they are open: debugfs
+ * uses the file operations at the last close, when the file is long removed.
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
@@ -50,8 +50,8 @@ void ro2ib_debugfs_remove(struct dentry *dentry)
 }
 
 /*
- * What does not fit is dropped, and all is asked for again with more room:
- * false, so that nobody goes on for nothing.
+ * Text that does not fit is dropped, and the file is shown again with more room:
+ * returns false, so that the caller stops.
  */
 bool ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len)
 {

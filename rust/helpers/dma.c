@@ -40,9 +40,9 @@ static enum dma_data_direction direction(int dir)
  * as memory can be: up to *@n of them, which says then how many they are. NULL
  * if there is no memory. @wait: may sleep until there is some.
  *
- * The pages behind the first of a piece have no references of their own: nobody
- * may send one without a copy (sendpage, MSG_SPLICE_PAGES), which siw copies only
- * because all that it sends is signalled (Qp::signals_all() in rust/rdma/qp.rs).
+ * The pages behind the first of a chunk have no references of their own, so they
+ * must not be sent without a copy (sendpage, MSG_SPLICE_PAGES). siw copies them
+ * only because every send is signalled (Qp::signals_all() in rust/rdma/qp.rs).
  */
 void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n, bool wait)
 {
@@ -168,7 +168,7 @@ static int sg_from_one(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 
 	if (nob > bv->bv_len - at)
 		return -EINVAL;
-	/* Nobody looks at it after an error. */
+	/* Not used after an error. */
 	run->used = 1;
 	run->pages = PAGE_ALIGN(offset_in_page(begin) + nob) >> PAGE_SHIFT;
 	rc = make_table(sgt, 1);
@@ -327,7 +327,7 @@ void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
 }
 
 /*
- * Somebody else than the DMA layer has mapped the list, in @n elements: whether
+ * A provider, not the DMA layer, has mapped the list, in @n elements: whether
  * that is the @nob bytes it was asked for, and how many pages a region has that
  * covers them where they are (see above).
  */
@@ -386,7 +386,7 @@ u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		at = 0;
 		todo -= len;
 		if (!todo) {
-			/* What is left is in further elements. */
+			/* The rest is in further elements. */
 			sg = pos->left > want ? next_sg(sg) : NULL;
 			break;
 		}

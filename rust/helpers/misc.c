@@ -75,9 +75,8 @@ void ro2ib_flush_workqueue(struct workqueue_struct *wq)
 }
 
 /*
- * Waits until nobody is left in a function that others called and that has
- * nothing more to do than to return: in a softirq, or in a work item that was
- * preempted there.
+ * Waits until every callback of the module that has nothing left to do but to
+ * return has returned: in a softirq, or in a work item that was preempted there.
  */
 void ro2ib_synchronize_callbacks(void)
 {

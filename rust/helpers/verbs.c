@@ -87,10 +87,11 @@ static void quiesce_end(struct quiescing *s)
 }
 
 /*
- * Polled in a softirq: keeps that away, and does its work. So nobody is at it,
- * and no handler runs any more, however busy others keep the queue; and what no
- * interrupt has come for, or was left when the queue pair went, is handled.
- * What was there when we came is no more than the queue can hold.
+ * For a queue that is polled in a softirq: disables the softirq, and does its
+ * work. So nothing else polls the queue, and no handler runs any more, however
+ * busy others keep it. Completions without an interrupt, or left when the queue
+ * pair went, are handled. The completions at the time of the call are no more
+ * than the queue can hold.
  */
 static void quiesce_softirq(struct ib_cq *cq)
 {

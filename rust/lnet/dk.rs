@@ -3,7 +3,7 @@
 //! LNet's debug log, which `lctl dk` shows: lines of this driver for those who have set its masks
 //! (`lctl set_param debug=+net`).
 //!
-//! Off, a line costs to read a word and a branch; nothing is formatted. Any context but NMI.
+//! When off, a line costs one read of a word and a branch; nothing is formatted. Any context except NMI.
 
 use core::{
     ffi::CStr,
@@ -44,7 +44,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// For [`dk!`]: `file` and `module` end with NUL.
+    /// Creates the place, for [`dk!`]: `file` and `module` end with NUL.
     pub(crate) const fn new(file: &'static str, module: &'static str, line: u32) -> Self {
         Self {
             file: terminated(file),
@@ -79,7 +79,7 @@ impl Write for Text {
     }
 }
 
-/// Whether anybody wants lines of that mask.
+/// Returns whether lines of that mask are enabled.
 #[inline(always)]
 pub(crate) fn wanted(mask: Mask) -> bool {
     // To measure what it costs: `make no-dk`.
@@ -92,7 +92,7 @@ pub(crate) fn wanted(mask: Mask) -> bool {
     debug.load(Relaxed) & mask as u32 != 0 && subsystem_wanted()
 }
 
-/// Whether anybody wants lines of an LND.
+/// Returns whether lines of an LND are enabled.
 #[cold]
 fn subsystem_wanted() -> bool {
     // SAFETY: As in `wanted`.
@@ -107,8 +107,8 @@ pub(crate) fn line(mask: Mask, site: &Site, args: fmt::Arguments<'_>) {
     put(mask as u32, site, args);
 }
 
-/// Writes a line to the console, and to the debug log if there is one. Not limited: for what an
-/// administrator has asked for.
+/// Writes a line to the console, and to the debug log if there is one. Not rate limited: only for answers to an
+/// administrator's command.
 pub(crate) fn console(args: fmt::Arguments<'_>) {
     const SITE: Site = Site::new(
         concat!(file!(), "\0"),
@@ -123,7 +123,7 @@ fn put(mask: u32, site: &Site, args: fmt::Arguments<'_>) {
         bytes: [0; LINE],
         len: 0,
     };
-    // It cannot fail but by the `Display` of an argument: then print what there is.
+    // Only the `Display` of an argument can fail: then print the text so far.
     let _ = text.write_fmt(args);
     let bytes = text.bytes.get(..text.len).unwrap_or(&[]);
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);

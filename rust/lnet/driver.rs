@@ -27,7 +27,7 @@ use super::{
 };
 use crate::bindings;
 
-/// Why an NI does not start; printed in one line by the caller.
+/// Reason why an NI does not start; the caller logs it in one line.
 pub(crate) struct StartError {
     /// The step that failed.
     pub(crate) what: Failed,
@@ -53,7 +53,7 @@ impl core::fmt::Display for Failed {
 }
 
 impl StartError {
-    /// For use with `map_err`: `listen().map_err(StartError::because("cannot listen"))?`.
+    /// Returns a function for `map_err`: `listen().map_err(StartError::because("cannot listen"))?`.
     pub(crate) fn because(what: &'static str) -> impl FnOnce(Error) -> Self {
         let what = Failed { what, limit: None };
         move |error| Self { what, error }
@@ -75,14 +75,14 @@ impl StartError {
     }
 }
 
-/// What becomes of the link of an NI.
+/// Change of the link of an NI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
     /// The interface has carrier and address.
     Up,
-    /// One of them is not there.
+    /// Carrier or address is missing.
     Down,
-    /// It goes in a moment; until then there is a route.
+    /// The link is about to go; until then there is a route.
     Leaving,
     /// The interface may be on another RDMA device now.
     Moved,
@@ -111,14 +111,14 @@ pub(crate) struct ConnInfo {
 /// An LNet network driver. The type that implements it is only a name: what an NI is made of
 /// ([`Lnd::Ni`]) may refer to LNet's side of it by this name, and does not have to know itself.
 ///
-/// All functions run in process context, and but for [`Lnd::older_conns`] with no LNet lock held, and may sleep;
+/// All functions run in process context, with no LNet lock held (except [`Lnd::older_conns`]), and may sleep;
 /// allocations must be `GFP_NOFS` or stricter, because a file system may be waiting for the message.
 pub(crate) trait Lnd: Sized + 'static {
     /// An NI.
     type Ni: Send + Sync + 'static;
-    /// What the driver keeps of a received message while LNet decides about it.
+    /// Received message while LNet decides about it.
     type Rx: Send + 'static;
-    /// What all NIs share; lives as long as the [`Registration`].
+    /// State that all NIs share; lives as long as the [`Registration`].
     type Driver: Send + Sync + 'static;
 
     /// Brings an NI up: afterwards it can send and receive. On error nothing must be left.
@@ -144,17 +144,17 @@ pub(crate) trait Lnd: Sized + 'static {
         req: &SendRequest,
     ) -> Result<(), (Message, Error)>;
 
-    /// The LNet header of a received message, for [`NiRef::parse`].
+    /// Returns the LNet header of a received message, for [`NiRef::parse`].
     fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE];
 
-    /// LNet keeps a message that went up for a while, and calls [`Lnd::recv`] later: the driver may
-    /// free what is scarce. The receive credit must not be given back yet.
+    /// Prepares a message that LNet keeps for a while before it calls [`Lnd::recv`]: the driver may free scarce
+    /// resources. The receive credit must not be given back yet.
     fn eager_recv(this: ArcBorrow<'_, Self::Ni>, rx: &mut Self::Rx);
 
-    /// Completes a message that went up with [`NiRef::parse`]. `msg` is to be finalized when the data has arrived, or been
-    /// delivered, of a GET; without one, what came is to be discarded. The receive buffer (and its
-    /// credit) must be given back whatever happens. On error the message, if there is one, goes
-    /// back unfinalized, and LNet finalizes it with that error.
+    /// Completes a message that went up with [`NiRef::parse`]. `msg` must be finalized when the data has arrived, or
+    /// for a GET when the data has been delivered. Without `msg`, the data must be discarded. The receive buffer (and
+    /// its credit) must be given back whatever happens. On error the message, if there is one, goes back unfinalized,
+    /// and LNet finalizes it with that error.
     fn recv(
         this: ArcBorrow<'_, Self::Ni>,
         rx: KBox<Self::Rx>,
@@ -162,46 +162,45 @@ pub(crate) trait Lnd: Sized + 'static {
         req: &RecvRequest,
     ) -> Result<(), (Option<Message>, Error)>;
 
-    /// The interface of the NI lost or regained its carrier or address, or is about to lose it; LNet
-    /// knows already. rtnl and the shim's lock are held: must not look at all peers, finalize a message, call
-    /// [`NiRef::set_fatal`], or wait for what does.
+    /// Handles a change of the carrier or address of the NI's interface, which LNet knows already. rtnl and the shim's
+    /// lock are held: must not iterate over all peers, finalize a message, call [`NiRef::set_fatal`], or wait for a
+    /// thread that does.
     fn link_event(this: ArcBorrow<'_, Self::Ni>, event: LinkEvent);
 
-    /// After [`LinkEvent::Leaving`]: whether there are connections that have not told their peers yet,
-    /// or have not been heard, or peers that ask for a new one. The same locks are held.
+    /// Returns, after [`LinkEvent::Leaving`], whether a connection has not sent its DREQ yet or got no answer, or a
+    /// peer requests a new connection. The same locks are held.
     fn link_busy(this: ArcBorrow<'_, Self::Ni>) -> bool;
 
-    /// Whether its device has a GID for its address, as over RoCE: that goes though the interface may have the
-    /// address once more. The same locks are held.
+    /// Returns whether its device has a GID for its address, as over RoCE: the GID goes although the interface may have
+    /// the address once more. The same locks are held.
     fn has_gid(this: ArcBorrow<'_, Self::Ni>) -> bool;
 
-    /// The peer number `index`, counted from 0 in any order.
+    /// Returns the peer number `index`, counted from 0 in any order.
     fn peer_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<PeerInfo>;
 
-    /// Shows on the console ([`super::dk::console`]) what there is of a peer. `ENOENT`: no such peer.
+    /// Prints the state of a peer to the console ([`super::dk::console`]). `ENOENT`: no such peer.
     fn debug_peer(this: ArcBorrow<'_, Self::Ni>, nid: u64) -> Result;
 
     /// Forgets a peer (`None`: all of them), with its connections. `ENOENT`: no such peer.
     fn del_peer(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
 
-    /// The connection number `index`, counted from 0 in any order.
+    /// Returns the connection number `index`, counted from 0 in any order.
     fn conn_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<ConnInfo>;
 
-    /// The administrator changed who may connect ([`NiRef::allows`]) or how the NI is tuned
-    /// ([`NiRef::peer_credits`] and others). The shim's lock is held, for which notifiers wait with rtnl: as for
-    /// [`Lnd::link_event`].
+    /// Handles a change of the allowed peers ([`NiRef::allows`]) or of the tunables of the NI ([`NiRef::peer_credits`]
+    /// and others). The shim's lock is held, for which notifiers wait with rtnl: as for [`Lnd::link_event`].
     fn settings_changed(this: ArcBorrow<'_, Self::Ni>);
 
-    /// How many connections were made with other settings than those that new ones get ([`NiRef::conns_per_peer`] and
-    /// others). A spin lock of LNet's is held: must not sleep, or call LNet.
+    /// Returns the number of connections that were made with other settings than new ones get
+    /// ([`NiRef::conns_per_peer`] and others). A spin lock of LNet's is held: must not sleep, or call LNet.
     fn older_conns(this: ArcBorrow<'_, Self::Ni>) -> u32;
 
-    /// Closes the connections of a peer (`None`: of all). `ENOENT`: the peer has none; nobody having
-    /// any is no error.
+    /// Closes the connections of a peer (`None`: of all). `ENOENT`: the peer has none. If `nid` is `None`, it is no
+    /// error that there are none.
     fn close_conns(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
 }
 
-/// The NID of a control operation, where all ones means "any".
+/// Returns the NID of a control operation, where all ones means "any".
 fn nid_or_any(nid: u64) -> Option<u64> {
     (nid != u64::MAX).then_some(nid)
 }
@@ -231,6 +230,8 @@ impl<L: Lnd> Ops<L> {
         older_conns: Some(Self::older_conns),
     };
 
+    /// Borrows the NI.
+    ///
     /// # Safety
     ///
     /// `lnd` must be the private data of an NI that is not shut down before `'a` ends.
@@ -239,6 +240,8 @@ impl<L: Lnd> Ops<L> {
         unsafe { <Arc<L::Ni> as ForeignOwnable>::borrow(lnd) }
     }
 
+    /// Starts an NI.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `cfg`, `ni` and `out` are valid, a reference on `ni` passes here, and
@@ -278,6 +281,8 @@ impl<L: Lnd> Ops<L> {
         }
     }
 
+    /// Stops an NI.
+    ///
     /// # Safety
     ///
     /// Called by the shim, once per NI, as the last operation.
@@ -286,6 +291,8 @@ impl<L: Lnd> Ops<L> {
         L::shutdown(unsafe { <Arc<L::Ni> as ForeignOwnable>::from_foreign(lnd) });
     }
 
+    /// Sends a message.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's, `req` is valid.
@@ -306,6 +313,8 @@ impl<L: Lnd> Ops<L> {
         }
     }
 
+    /// Prepares a message that LNet keeps for a while.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's, `rx` was given to [`NiRef::parse`] and has not
@@ -313,12 +322,14 @@ impl<L: Lnd> Ops<L> {
     unsafe extern "C" fn eager_recv(lnd: *mut c_void, rx: *mut c_void) {
         // SAFETY: The NI is running during the call.
         let this = unsafe { Self::borrow(lnd) };
-        // SAFETY: `NiRef::parse` made `rx` foreign; LNet calls this from inside `lnet_parse` or from
-        // the one thread that handles the message, so nobody else uses it.
+        // SAFETY: `NiRef::parse` made `rx` foreign; LNet calls this from inside `lnet_parse` or from the one thread
+        // that handles the message, so nothing else uses it.
         let rx = unsafe { <KBox<L::Rx> as ForeignOwnable>::borrow_mut(rx) };
         L::eager_recv(this, rx);
     }
 
+    /// Completes a received message.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's, `rx` was given to [`NiRef::parse`] and comes
@@ -347,6 +358,8 @@ impl<L: Lnd> Ops<L> {
         }
     }
 
+    /// Handles a change of the link.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -363,6 +376,8 @@ impl<L: Lnd> Ops<L> {
         L::link_event(unsafe { Self::borrow(lnd) }, event);
     }
 
+    /// Returns [`Lnd::link_busy`].
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -371,6 +386,8 @@ impl<L: Lnd> Ops<L> {
         L::link_busy(unsafe { Self::borrow(lnd) })
     }
 
+    /// Returns [`Lnd::has_gid`].
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -379,6 +396,8 @@ impl<L: Lnd> Ops<L> {
         L::has_gid(unsafe { Self::borrow(lnd) })
     }
 
+    /// Returns a peer, or `ENOENT`.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's, `nid` and `refs` are valid for writes.
@@ -401,6 +420,8 @@ impl<L: Lnd> Ops<L> {
         0
     }
 
+    /// Prints the state of a peer.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -410,6 +431,8 @@ impl<L: Lnd> Ops<L> {
         L::debug_peer(this, nid).map_or_else(Error::to_errno, |()| 0)
     }
 
+    /// Deletes a peer, or all.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -419,6 +442,8 @@ impl<L: Lnd> Ops<L> {
         L::del_peer(this, nid_or_any(nid)).map_or_else(Error::to_errno, |()| 0)
     }
 
+    /// Returns a connection, or `ENOENT`.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's, `nid` and `mtu` are valid for writes.
@@ -441,6 +466,8 @@ impl<L: Lnd> Ops<L> {
         0
     }
 
+    /// Closes the connections of a peer, or all.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -450,6 +477,8 @@ impl<L: Lnd> Ops<L> {
         L::close_conns(this, nid_or_any(nid)).map_or_else(Error::to_errno, |()| 0)
     }
 
+    /// Handles a change of the settings.
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
@@ -458,6 +487,8 @@ impl<L: Lnd> Ops<L> {
         L::settings_changed(unsafe { Self::borrow(lnd) });
     }
 
+    /// Returns [`Lnd::older_conns`].
+    ///
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of GPUs, by whom LNet knows to have it: nvidia-fs, which registers itself there.
+//! Memory of GPUs, through the provider that is registered with LNet: nvidia-fs.
 
 use core::ffi::c_int;
 
@@ -15,8 +15,8 @@ use crate::{
     }, //
 };
 
-/// Who is registered with LNet. LNet counts what it has mapped, and does not let it go before all of it is
-/// unmapped.
+/// The provider that is registered with LNet. LNet counts its mappings, and waits for them before the provider can
+/// unregister.
 struct Registered;
 
 // SAFETY: That is the contract of the provider that LNet calls; LNet waits in its unregistration for all
@@ -54,7 +54,7 @@ fn writes(direction: Direction) -> bool {
     direction == Direction::FromDevice
 }
 
-/// What pages of LNet are: `gpu` is what LNet says of their memory descriptor.
+/// Returns the kind of LNet's pages; `gpu` is LNet's flag of their memory descriptor.
 pub(super) fn mem_kind(gpu: bool) -> MemKind {
     if gpu {
         MemKind::Gpu(&Registered)

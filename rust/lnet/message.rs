@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! LNet messages in the driver's hands.
+//! LNet messages that the driver owns.
 
 use core::{
     mem::ManuallyDrop,
@@ -37,7 +37,7 @@ use crate::{
     }, //
 };
 
-/// Whom LNet should blame for a failed message, and whether to send it again over another path.
+/// Health status of a failed message: the side that LNet blames, and whether it resends over another path.
 ///
 /// The values are those of `enum lnet_msg_hstatus` (`lnet/lib-types.h`); which failure is which
 /// is in the table of section 7 of the protocol specification. LNet ignores a health that
@@ -63,14 +63,14 @@ pub(crate) enum Health {
     RemoteError = 7,
     /// The peer did not take it; sent again.
     RemoteDropped = 8,
-    /// The peer took it and never answered.
+    /// The peer received it and never answered.
     RemoteTimeout = 9,
-    /// Nobody can tell which side lost it.
+    /// It is not known which side lost it.
     NetworkTimeout = 10,
 }
 
 impl Health {
-    /// The health LNet calls `raw`; [`Health::LocalError`] for one this driver does not know.
+    /// Returns the health that LNet calls `raw`; [`Health::LocalError`] for one that this driver does not know.
     fn from_raw(raw: u32) -> Self {
         match raw {
             0 => Self::Ok,
@@ -93,12 +93,12 @@ impl Health {
 /// Its pages belong to the application again as soon as [`Message::finalize`] is called. A message whose pages are
 /// mapped is in a [`Mapping`], and comes back when nothing uses the mapping any more.
 ///
-/// Dropping a message, in any context, has a work item finalize it with `-ECONNABORTED`, and warns
-/// once: a driver that does so has lost the first cause of the failure.
+/// Dropping a message, in any context, makes a work item finalize it with `-ECONNABORTED`, and warns once, because the
+/// driver has then lost the first cause of the failure.
 ///
 /// # Invariants
 ///
-/// `ptr` is a valid `lnet_msg` that LNet has handed over, and nobody else will finalize it.
+/// `ptr` is a valid `lnet_msg` that LNet has handed over, and nothing else will finalize it.
 #[must_use = "a message must be finalized, or given back to LNet"]
 pub(crate) struct Message {
     ptr: NonNull<bindings::lnet_msg>,
@@ -145,7 +145,7 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// The message, and why; see [`SgMap::map`]. `EINVAL` if `req` is of another message.
+    /// The message and the error; see [`SgMap::map`]. `EINVAL` if `req` is of another message.
     #[inline(always)]
     pub(crate) fn map<R: Request>(
         self,
@@ -211,14 +211,13 @@ impl Message {
         })
     }
 
-    /// What is to be done to send a message once more that failed with `health`. `None`: LNet does that itself, for it has
-    /// another way, or does not want it any more, or has never sent it; the message is to be finalized with that health.
+    /// Prepares to resend a message that failed with `health`. `None`: the caller must finalize the message with that
+    /// health, because LNet resends it itself over another path, does not want it any more, or has never sent it.
     ///
-    /// Nothing that was made for it may be left: no mapping of its pages, no buffer that is posted. Process context; takes
-    /// LNet's locks.
+    /// No mapping of its pages and no posted buffer may be left. Process context; takes LNet's locks.
     pub(crate) fn again(&self, health: Health) -> Option<SendRequest> {
-        // SAFETY: The message is valid by the type invariant, and ours. The pages are those that it came with; who uses the
-        // request has the message, too, as with any that is sent.
+        // SAFETY: The message is valid by the type invariant, and ours. The pages are those that it came with; the user
+        // of the request has the message, too, as with any that is sent.
         unsafe { SendRequest::again(self.ptr, health as u32) }
     }
 
@@ -235,8 +234,8 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         pr_warn_once!("a message was dropped without a cause\n");
-        // SAFETY: By the type invariant the message is ours to finalize, and this is the end of
-        // the value: nobody can finalize it again.
+        // SAFETY: By the type invariant the message is ours to finalize, and this is the end of the value: nothing can
+        // finalize it again.
         unsafe {
             bindings::ro2ib_lnet_finalize_late(
                 self.ptr.as_ptr(),
@@ -257,9 +256,8 @@ pub(crate) struct Get<L: Lnd> {
 }
 
 impl<L: Lnd> Get<L> {
-    /// Completes the GET, as [`Message::finalize`], and then the reply with `len` bytes, which the
-    /// peer says it wrote. If these are more than the GET asked for the peer is not believed, and the
-    /// reply ends with `EPROTO`. LNet judges health by the GET alone.
+    /// Completes the GET, as [`Message::finalize`], and then the reply with `len` bytes, which the peer says it wrote.
+    /// If these are more than the GET requested, the reply ends with `EPROTO`. LNet judges health by the GET alone.
     pub(crate) fn finalize(self, status: i32, health: Health, len: u32) {
         // SAFETY: `ni` is a referenced NI, and the message is a reply made by
         // `ro2ib_lnet_create_reply` that has not been finalized.

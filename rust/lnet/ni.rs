@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Network interfaces: their configuration, and what the driver asks LNet about them.
+//! Network interfaces: configuration, and calls into LNet.
 
 use core::{
     ffi::CStr,
@@ -30,11 +30,11 @@ use crate::{
 /// Whether LNet can use an NI, as far as the driver knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fatal {
-    /// It can.
+    /// LNet can use it.
     No,
     /// Its HCA port is not active.
     Port,
-    /// Something is wrong that people were told of.
+    /// An error that the driver has logged.
     Told,
 }
 
@@ -54,12 +54,12 @@ unsafe impl Send for NetNs {}
 unsafe impl Sync for NetNs {}
 
 impl NetNs {
-    /// Its address, which identifies it.
+    /// Returns its address, which identifies it.
     pub(crate) fn as_ptr(&self) -> *const bindings::net {
         self.ptr.as_ptr()
     }
 
-    /// The namespace as the RDMA side takes it.
+    /// Returns the namespace for the RDMA side.
     pub(crate) fn as_rdma(&self) -> net_ns::NetNs<'_> {
         // SAFETY: By the type invariant the namespace is valid as long as `self` is borrowed.
         unsafe { net_ns::NetNs::from_raw(self.ptr) }
@@ -91,7 +91,7 @@ pub(crate) struct NiConfig<'a> {
     raw: &'a bindings::ro2ib_ni_cfg,
 }
 
-/// A string of the configuration; all of them are NUL-terminated ASCII.
+/// Returns a string of the configuration, which is NUL-terminated ASCII.
 fn text(bytes: &[c_char]) -> &str {
     CStr::from_bytes_until_nul(bytes)
         .ok()
@@ -100,6 +100,8 @@ fn text(bytes: &[c_char]) -> &str {
 }
 
 impl<'a> NiConfig<'a> {
+    /// Wraps the configuration.
+    ///
     /// # Safety
     ///
     /// `raw` must come from the shim, and be used only during the NI's startup.
@@ -108,17 +110,17 @@ impl<'a> NiConfig<'a> {
         Self { raw }
     }
 
-    /// NID of the NI, 64-bit form.
+    /// Returns the NID of the NI, 64-bit form.
     pub(crate) fn nid(&self) -> u64 {
         self.raw.nid
     }
 
-    /// Name of the NI for log lines, such as `10.0.0.1@o2ib`.
+    /// Returns the name of the NI for log lines, such as `10.0.0.1@o2ib`.
     pub(crate) fn name(&self) -> &str {
         text(&self.raw.name)
     }
 
-    /// Network namespace of the NI.
+    /// Returns the network namespace of the NI.
     pub(crate) fn net(&self) -> NetNs {
         // SAFETY: The namespace is valid by the type invariant.
         unsafe { bindings::ro2ib_net_get(self.raw.net) };
@@ -129,33 +131,34 @@ impl<'a> NiConfig<'a> {
         }
     }
 
-    /// `peer_credits`: concurrent sends per peer, and the queue depth to offer; 1..=255.
+    /// Returns `peer_credits`: concurrent sends per peer, and the queue depth to offer; 1..=255.
     pub(crate) fn peer_credits(&self) -> u16 {
         self.raw.peer_credits as u16
     }
 
-    /// `service`: RDMA port of the listener and of all peers.
+    /// Returns `service`: RDMA port of the listener and of all peers.
     pub(crate) fn service(&self) -> u16 {
         self.raw.service as u16
     }
 
-    /// `ib_mtu`: path MTU in bytes to use instead of the fabric's.
+    /// Returns `ib_mtu`: path MTU in bytes to use instead of the fabric's.
     pub(crate) fn path_mtu(&self) -> Option<u32> {
         (self.raw.ib_mtu != 0).then_some(self.raw.ib_mtu)
     }
 
-    /// `wrq_sge`: scatter/gather elements per work request, at least 1; if the administrator said so.
+    /// Returns `wrq_sge`: scatter/gather elements per work request, at least 1; `None` if the administrator did not set
+    /// it.
     pub(crate) fn wrq_sge(&self) -> Option<u32> {
         self.raw.wrq_sge_given.then_some(self.raw.wrq_sge)
     }
 
-    /// `credits`: messages of the NI that LNet lets be under way; if the administrator said so.
+    /// Returns `credits`: messages of the NI that LNet allows in flight; `None` if the administrator did not set it.
     pub(crate) fn credits(&self) -> Option<u32> {
         (!self.raw.max_tx_credits_open).then_some(self.raw.max_tx_credits)
     }
 }
 
-/// Who says how deep the queues of an NI are.
+/// Source of the queue depth of an NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DepthBy {
     /// A tunable of the NI, or the parameter `peer_credits`.
@@ -167,7 +170,7 @@ pub(crate) enum DepthBy {
 }
 
 impl DepthBy {
-    /// In one word.
+    /// Returns it in one word.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             DepthBy::Given => "given",
@@ -211,18 +214,18 @@ impl<L: Lnd> NiRef<L> {
         }
     }
 
-    /// The NI for calls into the shim.
+    /// Returns the NI for calls into the shim.
     pub(super) fn as_ptr(&self) -> *mut bindings::ro2ib_ni {
         self.ptr.as_ptr()
     }
 
     /// Gives a received message to LNet.
     ///
-    /// `rx` has the LNet header as received ([`Lnd::header`]), `from` is the NID of the peer the o2ib
-    /// message came from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls
-    /// [`Lnd::recv`] with `rx` exactly once, maybe before this returns. On error it has taken
-    /// nothing, and `rx` comes back: drop the message, or close the connection on `ESHUTDOWN`. True: it deletes
-    /// the NI, and waits for a moment in which it has no message of it.
+    /// `rx` has the LNet header as received ([`Lnd::header`]), `from` is the NID of the peer the o2ib message came
+    /// from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls [`Lnd::recv`] with
+    /// `rx` exactly once, maybe before this returns. On error it has taken nothing, and `rx` comes back: drop the
+    /// message, or close the connection on `ESHUTDOWN`. Returns true if LNet deletes the NI and waits until it has no
+    /// message of the NI.
     ///
     /// Process context, no locks held.
     pub(crate) fn parse(
@@ -242,8 +245,8 @@ impl<L: Lnd> NiRef<L> {
         }
         match to_result(rc) {
             Ok(()) => Ok(true),
-            // SAFETY: `rx` comes from `into_foreign` above. LNet has taken nothing when it
-            // returns an error, so nobody else turns it back.
+            // SAFETY: `rx` comes from `into_foreign` above. LNet has taken nothing when it returns an error, so nothing
+            // else turns it back.
             Err(e) => Err((unsafe { ForeignOwnable::from_foreign(rx) }, e)),
         }
     }
@@ -254,9 +257,8 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_lnet_notify_down(self.as_ptr(), nid, age) };
     }
 
-    /// Tells LNet that the HCA port of the NI has failed or is back. LNet then avoids the NI if
-    /// it has another; the state of the interface itself is watched by the shim, which tells people that
-    /// the link is down unless they were told of something worse.
+    /// Tells LNet that the HCA port of the NI has failed or is back. LNet then avoids the NI if it has another; the
+    /// shim watches the state of the interface itself, and logs that the link is down unless a worse error was logged.
     ///
     /// Must not be called from [`Lnd::link_event`].
     pub(crate) fn set_fatal(&self, fatal: Fatal) {
@@ -265,7 +267,7 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), on, told) };
     }
 
-    /// Whether the interface is a bond, or a VLAN on one. Another interface may have the address later.
+    /// Returns whether the interface is a bond, or a VLAN on one. Another interface may have the address later.
     pub(crate) fn is_bonded(&self) -> bool {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_is_bonded(self.as_ptr()) }
@@ -280,9 +282,9 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), device) };
     }
 
-    /// The depth that fits the link of the NI, which runs at `mbps` Mb/s (0: not known), and credits for
-    /// the NI to go with it. Nothing happens if the administrator said a depth. While the NI starts LNet
-    /// gets both; later on the depth counts for new connections.
+    /// Sets the depth that fits the link of the NI, which runs at `mbps` Mb/s (0: not known), and the matching credits
+    /// of the NI. Does nothing if the administrator set a depth. While the NI starts, LNet gets both; later the depth
+    /// applies to new connections.
     ///
     /// Process context. Must not be called from [`Lnd::link_event`].
     pub(crate) fn choose_depth(&self, depth: u8, credits: u32, mbps: u32) {
@@ -290,7 +292,7 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_ni_choose(self.as_ptr(), depth.into(), credits, mbps) };
     }
 
-    /// Who says how deep the queues are. Any context.
+    /// Returns the source of the queue depth. Any context.
     pub(crate) fn depth_by(&self) -> DepthBy {
         // SAFETY: The NI is valid by the type invariant.
         match unsafe { bindings::ro2ib_ni_depth_by(self.as_ptr()) } {
@@ -300,8 +302,8 @@ impl<L: Lnd> NiRef<L> {
         }
     }
 
-    /// The NI of the same driver with that NID, which may come straight from the wire. `None` for
-    /// NIDs nobody has, NIDs of other drivers' NIs, and an NI that is still starting.
+    /// Returns the NI of the same driver with that NID, which may come straight from the wire. `None` for an unknown
+    /// NID, the NID of another driver's NI, and an NI that is still starting.
     pub(crate) fn find(&self, nid: u64) -> Option<FoundNi<L::Ni>> {
         let mut lnd = core::ptr::null_mut();
         // SAFETY: `lnd` is a local.
@@ -321,8 +323,7 @@ impl<L: Lnd> NiRef<L> {
         Some(FoundNi { lnd, active })
     }
 
-    /// Whether LNet finds this very NI by its NID, `nid`: it does not any more once it began to delete
-    /// the NI.
+    /// Returns whether LNet finds this NI by its NID, `nid`: not after LNet began to delete the NI.
     ///
     /// Process context, no locks held.
     pub(crate) fn is_listed(&self, nid: u64) -> bool {
@@ -337,29 +338,29 @@ impl<L: Lnd> NiRef<L> {
         found == self.as_ptr()
     }
 
-    /// Whether the administrator allows a peer to be connected with the NI (parameter `access`). Any
+    /// Returns whether the administrator allows connections between a peer and the NI (parameter `access`). Any
     /// context.
     pub(crate) fn allows(&self, peer: u64) -> bool {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_access_allows(self.as_ptr(), peer) }
     }
 
-    /// `conns_per_peer` as it is now: how many connections the active side opens; 1..=127. Any
-    /// context, as all of these.
+    /// Returns the current `conns_per_peer`: number of connections that the active side opens; 1..=127. Any context, as
+    /// all of these.
     pub(crate) fn conns_per_peer(&self) -> u16 {
         // SAFETY: The NI is valid by the type invariant.
         let n = unsafe { bindings::ro2ib_ni_conns_per_peer(self.as_ptr()) };
         u16::try_from(n).unwrap_or(1)
     }
 
-    /// `tos` as it is now: IP type of service of connections that we open.
+    /// Returns the current `tos`: IP type of service of connections that this side opens.
     pub(crate) fn tos(&self) -> Option<u8> {
         // SAFETY: The NI is valid by the type invariant.
         u8::try_from(unsafe { bindings::ro2ib_ni_tos(self.as_ptr()) }).ok()
     }
 
-    /// `peer_credits` as it is now, for new connections: the queue depth to offer, and the largest to
-    /// accept; 1..=255.
+    /// Returns the current `peer_credits`, for new connections: the queue depth to offer, and the largest to accept;
+    /// 1..=255.
     pub(crate) fn peer_credits(&self) -> u16 {
         // SAFETY: The NI is valid by the type invariant.
         let n = unsafe { bindings::ro2ib_ni_peer_credits(self.as_ptr()) };
@@ -374,32 +375,31 @@ impl<L: Lnd> NiRef<L> {
         u16::try_from(n).unwrap_or(u16::MAX)
     }
 
-    /// `peer_credits_hiw` as it is now, a part of [`NiRef::lnet_credits`].
+    /// Returns the current `peer_credits_hiw`, a part of [`NiRef::lnet_credits`].
     pub(crate) fn peer_credits_hiw(&self) -> u32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_peer_credits_hiw(self.as_ptr()) }
     }
 
-    /// `retry_count` as it is now: transport retries of a queue pair, 0..=7.
+    /// Returns the current `retry_count`: transport retries of a queue pair, 0..=7.
     pub(crate) fn retry_count(&self) -> u8 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_retry_count(self.as_ptr()) }
     }
 
-    /// `rnr_retry_count` as it is now: receiver-not-ready retries, 0..=7; 7 is without end.
+    /// Returns the current `rnr_retry_count`: receiver-not-ready retries, 0..=7; 7 is without end.
     pub(crate) fn rnr_retry_count(&self) -> u8 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_rnr_retry_count(self.as_ptr()) }
     }
 
-    /// `timeout` as it is now: seconds until a stuck transfer closes its connection; never 0.
+    /// Returns the current `timeout`: seconds until a stuck transfer closes its connection; never 0.
     pub(crate) fn timeout(&self) -> u32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_timeout(self.as_ptr()) }
     }
 
-    /// `keepalive` as it is now: idle seconds after which a connection sends an empty message, if it
-    /// should.
+    /// Returns the current `keepalive`: idle seconds after which a connection sends an empty message, if it should.
     pub(crate) fn keepalive(&self) -> Option<u32> {
         // SAFETY: The NI is valid by the type invariant.
         match unsafe { bindings::ro2ib_ni_keepalive(self.as_ptr()) } {
@@ -408,20 +408,20 @@ impl<L: Lnd> NiRef<L> {
         }
     }
 
-    /// `probe` as it is now: milliseconds of silence after which a peer that owes an answer is asked; 0: it is not.
+    /// Returns the current `probe`: milliseconds of silence after which a peer that owes an answer is asked; 0: it is
+    /// not.
     pub(crate) fn probe_ms(&self) -> u32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_probe(self.as_ptr()) }
     }
 
-    /// Whether LNet has the NI in service. Any context.
+    /// Returns whether LNet has the NI in service. Any context.
     pub(crate) fn is_active(&self) -> bool {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_active(self.as_ptr()) }
     }
 
-    /// An online CPU of the peer's partition; connections of one peer are spread by `salt`. Any
-    /// context.
+    /// Returns an online CPU of the peer's partition; connections of one peer are spread by `salt`. Any context.
     pub(crate) fn cpu_of(&self, nid: u64, salt: u32) -> i32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_lnet_peer_cpu(self.as_ptr(), nid, salt) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notices for programs that watch the node: a uevent of the module, for udev and what listens as it does.
+//! Uevents of the module for programs that watch the node, such as udev.
 
 use core::fmt::Display;
 
@@ -14,7 +14,7 @@ const NID: usize = 32;
 /// Bytes of a device's name, at most.
 const DEVICE: usize = 64;
 
-/// What became of the RDMA device of an NI.
+/// Change of the RDMA device of an NI.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Device {
     /// It was removed, or reset.
@@ -23,14 +23,14 @@ pub(crate) enum Device {
     Back,
     /// It reported a fatal error.
     Fatal,
-    /// Nothing of the connection manager leaves it any more.
+    /// It cannot send messages of the connection manager any more.
     Mute,
     /// The interface is on this one now.
     Moved,
 }
 
-/// Tells what became of `device`, if its name is known. Without memory nobody is told. May sleep, and
-/// waits for no file system.
+/// Sends the uevent of a change of `device`, with its name if known. Sends nothing if there is no memory. May sleep,
+/// and waits for no file system.
 pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
     let what = match what {
         Device::Gone => c"device_gone",

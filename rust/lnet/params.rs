@@ -6,19 +6,19 @@
 
 use crate::bindings;
 
-/// `cksum`: put a checksum into outgoing messages.
+/// Returns `cksum`: whether to put a checksum into outgoing messages.
 pub(crate) fn cksum() -> bool {
     // SAFETY: Reads one variable; no preconditions.
     unsafe { bindings::ro2ib_param_cksum() }
 }
 
-/// `require_privileged_port`: refuse connection requests from ports 1024 and above.
+/// Returns `require_privileged_port`: whether to reject connection requests from ports 1024 and above.
 pub(crate) fn require_privileged_port() -> bool {
     // SAFETY: Reads one variable; no preconditions.
     unsafe { bindings::ro2ib_param_require_privileged_port() }
 }
 
-/// `use_privileged_port`: connect from a port below 1024.
+/// Returns `use_privileged_port`: whether to connect from a port below 1024.
 pub(crate) fn use_privileged_port() -> bool {
     // SAFETY: Reads one variable; no preconditions.
     unsafe { bindings::ro2ib_param_use_privileged_port() }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What LNet asks of the driver.
+//! Requests of LNet to the driver.
 
 use core::{
     mem::MaybeUninit,
@@ -44,7 +44,7 @@ impl MsgKind {
         }
     }
 
-    /// Its name, for people.
+    /// Returns its name, for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ack => "Ack",
@@ -77,7 +77,7 @@ pub(crate) trait Request {
     fn is_of(&self, msg: NonNull<bindings::lnet_msg>) -> bool;
 }
 
-/// What is to be done with an LNet message to send ([`Lnd::send`](super::Lnd::send)).
+/// Request to send an LNet message ([`Lnd::send`](super::Lnd::send)).
 ///
 /// It is what the shim says, looked at where it lies: most of it is wanted once. The pages are LNet's again as
 /// soon as the message is finalized.
@@ -119,29 +119,29 @@ impl SendRequest {
         goes.then(|| Self(unsafe { req.assume_init() }))
     }
 
-    /// NID of the next hop, 64-bit form; not the final destination when a router is involved.
+    /// Returns the NID of the next hop, 64-bit form; not the final destination when a router is involved.
     pub(crate) fn target(&self) -> u64 {
         self.0.target
     }
 
-    /// What to send. `None`: what no LND ever sends.
+    /// Returns the kind of message to send. `None`: a kind that no LND ever sends.
     #[inline]
     pub(crate) fn kind(&self) -> Option<MsgKind> {
         MsgKind::from_raw(self.0.type_)
     }
 
-    /// Whether the next hop is a router, or this node is one and forwards somebody else's message.
+    /// Returns whether the next hop is a router, or this node is one and forwards a message of another node.
     #[inline]
     pub(crate) fn is_routed(&self) -> bool {
         self.0.to_router || self.0.routing
     }
 
-    /// The LNet header in wire form.
+    /// Returns the LNet header in wire form.
     pub(crate) fn hdr(&self) -> &[u8; HDR_SIZE] {
         &self.0.hdr
     }
 
-    /// How many bytes that are, of a PUT or REPLY; 0 of the others.
+    /// Returns the number of bytes of a PUT or REPLY; 0 for the others.
     #[inline]
     pub(crate) fn payload_nob(&self) -> usize {
         match self.kind() {
@@ -150,7 +150,7 @@ impl SendRequest {
         }
     }
 
-    /// The bytes of a PUT or REPLY, none for the others.
+    /// Returns the bytes of a PUT or REPLY, none for the others.
     #[inline]
     pub(crate) fn payload(&self) -> PageVec {
         let mut raw = self.0.pages;
@@ -161,14 +161,14 @@ impl SendRequest {
         unsafe { pages(&raw) }
     }
 
-    /// A copy, for a message that has to wait.
+    /// Returns a copy, for a message that has to wait.
     pub(crate) fn keep(&self) -> Self {
         Self(bindings::ro2ib_send_req { ..self.0 })
     }
 }
 
 impl Request for SendRequest {
-    /// The bytes of a PUT or REPLY, none for an ACK. Of a GET, where its answer goes: none if it is forwarded,
+    /// Returns the bytes of a PUT or REPLY, none for an ACK. Of a GET, where its answer goes: none if it is forwarded,
     /// and maybe more pieces than one transfer can describe.
     #[inline]
     fn pages(&self) -> PageVec {
@@ -183,7 +183,7 @@ impl Request for SendRequest {
     }
 }
 
-/// What to do with a message that went up with [`NiRef::parse`](super::NiRef::parse)
+/// Request to complete a message that was given to LNet with [`NiRef::parse`](super::NiRef::parse)
 /// ([`Lnd::recv`](super::Lnd::recv)).
 ///
 /// As [`SendRequest`], it is what the shim says, looked at where it lies.
@@ -231,7 +231,7 @@ impl RecvRequest {
 }
 
 impl Request for RecvRequest {
-    /// Where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
+    /// Returns where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
     /// deliver.
     #[inline]
     fn pages(&self) -> PageVec {

@@ -29,6 +29,8 @@ const _: () = {
     let _ = [bindings::ro2ib_rs_tuning, ro2ib_rs_tuning];
 };
 
+/// Borrows a text of the shim.
+///
 /// # Safety
 ///
 /// `text` must be valid for reads of `len` bytes as long as the result is used.
@@ -38,7 +40,7 @@ unsafe fn text<'a>(text: *const c_char, len: usize) -> Option<&'a str> {
     core::str::from_utf8(bytes).ok()
 }
 
-/// How many clauses there are, or an errno.
+/// Returns the number of clauses, or an errno.
 fn checked(name: &str, result: Result<usize, &dyn Display>) -> c_int {
     match result {
         Ok(clauses) => c_int::try_from(clauses).unwrap_or(c_int::MAX),
@@ -53,6 +55,8 @@ fn checked(name: &str, result: Result<usize, &dyn Display>) -> c_int {
     }
 }
 
+/// Checks a value of `access`.
+///
 /// # Safety
 ///
 /// Called by the shim: `ptr` is valid for reads of `len` bytes.
@@ -68,6 +72,8 @@ unsafe extern "C" fn ro2ib_rs_check_access(ptr: *const c_char, len: usize) -> c_
     }
 }
 
+/// Checks a value of `ni_tune`.
+///
 /// # Safety
 ///
 /// Called by the shim: `ptr` is valid for reads of `len` bytes.
@@ -81,6 +87,8 @@ unsafe extern "C" fn ro2ib_rs_check_tune(ptr: *const c_char, len: usize) -> c_in
     }
 }
 
+/// Returns whether `access` allows a peer.
+///
 /// # Safety
 ///
 /// Called by the shim: `ptr` is valid for reads of `len` bytes.
@@ -98,6 +106,8 @@ unsafe extern "C" fn ro2ib_rs_access_allows(
         .unwrap_or(false)
 }
 
+/// Writes the tunables that `ni_tune` sets for an NI.
+///
 /// # Safety
 ///
 /// Called by the shim: `ptr` is valid for reads of `len` bytes, `out` for a write.
@@ -128,7 +138,7 @@ unsafe extern "C" fn ro2ib_rs_tuning(
     unsafe { out.write(tuning) };
 }
 
-/// At most a day, by the language.
+/// Returns the seconds, at most a day by the language.
 fn seconds(value: Option<u32>) -> i32 {
     value.map_or(UNSET, |s| i32::try_from(s).unwrap_or(i32::MAX))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Short texts for C, without memory.
+//! Short texts for C, without allocation.
 
 use core::fmt::{
     self,
@@ -23,22 +23,22 @@ impl<const N: usize> Text<N> {
         len: 0,
     };
 
-    /// What is to be shown.
+    /// Formats the arguments.
     pub(super) fn of(args: fmt::Arguments<'_>) -> Self {
         let mut text = Self::EMPTY;
-        // It cannot fail but by what is shown: then there is less of it.
+        // Only the `Display` of an argument can fail: then the text is shorter.
         let _ = text.write_fmt(args);
         text
     }
 
-    /// A word.
+    /// Creates a text from a word.
     pub(super) fn word(word: &str) -> Self {
         let mut text = Self::EMPTY;
         let _ = text.write_str(word);
         text
     }
 
-    /// `N` bytes.
+    /// Returns a pointer to its `N` bytes.
     pub(super) fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
     }

@@ -3,8 +3,7 @@
 //! Trace points, which `perf`, `trace-cmd` and `bpftrace` find as `ro2iblnd:*`. The C half defines them
 //! (`rust/shim/ro2iblnd_trace.h`).
 //!
-//! While nobody looks at an event it costs to read a word and a branch; nothing is formatted. Any context
-//! but NMI.
+//! An event that is off costs one read of a word and a branch; nothing is formatted. Any context except NMI.
 //!
 //! An event has NIDs and words as text of a fixed size, and no address of memory.
 
@@ -27,15 +26,15 @@ const NID: usize = bindings::RO2IB_TRACE_NID as usize;
 /// Bytes of a word.
 const WORD: usize = bindings::RO2IB_TRACE_WORD as usize;
 
-/// An event that somebody may look at.
+/// A trace event.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum Event {
     /// A connection went from one state to another.
     ConnState = bindings::ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE,
-    /// Sending stopped for want of something.
+    /// Sending stalled.
     Stall = bindings::ro2ib_trace_bit_RO2IB_TRACE_STALL,
-    /// It goes on.
+    /// Sending continues after a stall.
     StallOver = bindings::ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER,
     /// Work requests of a transmit are posted.
     Post = bindings::ro2ib_trace_bit_RO2IB_TRACE_POST,
@@ -51,20 +50,20 @@ pub(crate) enum Event {
     Refuse = bindings::ro2ib_trace_bit_RO2IB_TRACE_REFUSE,
 }
 
-/// Whether anybody looks at an event.
+/// Returns whether an event is enabled.
 #[inline(always)]
 pub(crate) fn wanted(event: Event) -> bool {
     any_wanted() & event as u32 != 0
 }
 
-/// The events that somebody looks at.
+/// Returns the enabled events.
 #[inline(always)]
 fn any_wanted() -> u32 {
     // SAFETY: A word of the module, which C writes as a whole.
     unsafe { Atomic::from_ptr((&raw const bindings::ro2ib_trace_on).cast_mut()) }.load(Relaxed)
 }
 
-/// Which connection the events are of.
+/// Connection that the events belong to.
 ///
 /// # Invariants
 ///
@@ -72,8 +71,8 @@ fn any_wanted() -> u32 {
 pub(crate) struct Conn(bindings::ro2ib_trace_conn);
 
 impl Conn {
-    /// A connection, or attempt, of the NI `ni` with `peer`, and with that number there (0: it has none).
-    /// `active`: we asked for it.
+    /// Creates the description of a connection, or attempt, of the NI `ni` with `peer`, with its number there (0:
+    /// none). `active`: this side requested it.
     pub(crate) fn new(ni: &dyn Display, peer: &dyn Display, number: u32, active: bool) -> Self {
         // INVARIANT: `Text` ends so.
         Self(bindings::ro2ib_trace_conn {
@@ -85,17 +84,17 @@ impl Conn {
         })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(crate) fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// It has this queue pair from now on.
+    /// Sets the number of its queue pair.
     pub(crate) fn set_qpn(&mut self, qpn: u32) {
         self.0.qpn = qpn;
     }
 
-    /// It went from one state to another because of `why`.
+    /// Reports a change of state because of `why`.
     #[cold]
     #[inline(never)]
     pub(crate) fn state(&self, from: &dyn Debug, to: &dyn Debug, why: &dyn Debug) {
@@ -108,7 +107,7 @@ impl Conn {
         };
     }
 
-    /// Sending stopped for `want` of something while so many transmits were queued.
+    /// Reports that sending stalled for lack of `want`, with the number of queued transmits.
     #[cold]
     #[inline(never)]
     pub(crate) fn stall(&self, want: &str, queued: u32, credits: u32) {
@@ -117,7 +116,7 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_stall(&self.0, want.as_ptr(), queued, credits) };
     }
 
-    /// What was wanted is there, after so many nanoseconds.
+    /// Reports the end of a stall, which took `ns` nanoseconds.
     #[cold]
     #[inline(never)]
     pub(crate) fn stall_over(&self, want: &str, ns: u64) {
@@ -126,8 +125,8 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_stall_over(&self.0, want.as_ptr(), ns) };
     }
 
-    /// The transmit `tx` is posted: its message, the bytes that it moves beside it by RDMA, and the credits
-    /// that it returns.
+    /// Reports that the transmit `tx` is posted: its message, the bytes that it moves by RDMA, and the credits that it
+    /// returns.
     #[cold]
     #[inline(never)]
     pub(crate) fn post(&self, op: &str, tx: u32, bytes: u32, credits: u32) {
@@ -136,7 +135,7 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_post(&self.0, op.as_ptr(), tx, bytes, credits) };
     }
 
-    /// A work request of the transmit `tx` is over.
+    /// Reports the end of a work request of the transmit `tx`.
     #[cold]
     #[inline(never)]
     pub(crate) fn complete(&self, op: &str, tx: u32, result: &str) {
@@ -146,7 +145,7 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_complete(&self.0, op.as_ptr(), tx, result.as_ptr()) };
     }
 
-    /// A message of so many bytes was received, which returns credits.
+    /// Reports a received message, with its size and the credits that it returns.
     #[cold]
     #[inline(never)]
     pub(crate) fn receive(&self, op: &str, bytes: u32, credits: u32) {
@@ -155,7 +154,7 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_receive(&self.0, op.as_ptr(), bytes, credits) };
     }
 
-    /// A message was that long in a stage.
+    /// Reports how long a message was in a stage.
     #[cold]
     #[inline(never)]
     pub(crate) fn stage(&self, op: &str, stage: &str, ns: u64) {
@@ -165,7 +164,7 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_stage(&self.0, op.as_ptr(), stage.as_ptr(), ns) };
     }
 
-    /// It is over; it was up, or else an attempt.
+    /// Reports the end of a connection (`up`) or attempt (`!up`).
     #[cold]
     #[inline(never)]
     pub(crate) fn close(&self, up: bool, by: &dyn Display, cause: &str, detail: &str) {
@@ -179,7 +178,7 @@ impl Conn {
     }
 }
 
-/// A request of `peer` was refused by `ni`, as far as they are known.
+/// Reports that `ni` rejected a request of `peer`, as far as they are known.
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse(ni: Option<&dyn Display>, peer: Option<&dyn Display>, cause: &str) {
