@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Messages that a connection lost: whether LNet would send one again by itself.
+ * Resend of messages that a connection lost: whether LNet would resend one itself.
  *
- * It does so where it has another way: another NI here if this side is to
- * blame, another NI of the peer's if that side is. Where there is one NI on
- * either side, as on most nodes, it ends the message instead, and of an ACK or a
- * REPLY the one who waits for it is told nothing. Then the driver sends it.
+ * LNet does so if it has another path: another local NI if this side is to blame,
+ * another NI of the peer if that side is. With one NI on either side, as on most
+ * nodes, LNet ends the message instead, and the receiver of a lost ACK or REPLY
+ * gets no error. Then the driver resends the message.
  *
  * How often LNet tries (lnet_retry_count) it tells nobody: what it has tried as
  * often as that, or with 0 at all, ends.
@@ -84,7 +84,7 @@ bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
 	 */
 	if (!msg->msg_sending)
 		return false;
-	/* Who sent it may have given it up. */
+	/* The sender may have aborted it. */
 	if (msg->msg_md && (READ_ONCE(msg->msg_md->md_flags) & LNET_MD_FLAG_ABORTED))
 		return false;
 	if (ktime_after(ktime_get(), msg->msg_deadline))

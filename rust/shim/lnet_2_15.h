@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What LNet 2.15 lacks, or has otherwise. Of later ones the functions here only
- * give LNet's own another name.
+ * Interfaces that LNet 2.15 lacks, or has in another form. With later versions the
+ * functions here only rename LNet's own.
  */
 #ifndef RO2IB_LNET_2_15_H
 #define RO2IB_LNET_2_15_H

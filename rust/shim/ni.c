@@ -376,7 +376,7 @@ static enum ro2ib_link_event ro2ib_link_state(const struct ro2ib_ni *ni)
 	return link;
 }
 
-/* Whether nobody but us says that the NI cannot be used. */
+/* Whether only this driver reports that the NI cannot be used. */
 static bool ro2ib_ni_down(unsigned long fatal)
 {
 	return fatal && !(fatal & RO2IB_FATAL_TOLD);
@@ -533,7 +533,7 @@ void ro2ib_ni_publish(struct ro2ib_ni *ni)
 {
 	mutex_lock(&ro2ib_ni_mutex);
 	list_add_tail_rcu(&ni->list, &ro2ib_ni_list);
-	/* What happened before the NI was on the list was not noted. */
+	/* Events before the NI was on the list were not recorded. */
 	ro2ib_ni_check_link(ni);
 	ro2ib_ni_check_arp(ni);
 	ro2ib_tune_apply(ni, true);
@@ -609,7 +609,7 @@ void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
-/* What was chosen, both of one moment. */
+/* The chosen depth and credits, both of one moment. */
 void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits)
 {
 	mutex_lock(&ro2ib_ni_mutex);

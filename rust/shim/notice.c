@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Notices for programs that watch: a uevent of the module, which udev and
- * whatever listens as it does can act on.
+ * Uevents of the module for programs that watch the node, such as udev.
  */
 #include <linux/kernel.h>
 #include <linux/kobject.h>
@@ -11,8 +10,8 @@
 #include "ro2iblnd_shim.h"
 
 /*
- * Without memory nobody is told: the log and debugfs say it, too. What has to
- * be allocated must not wait for a file system, which may wait for this device.
+ * Sends nothing if there is no memory: the log and debugfs have the event, too.
+ * Allocations must not wait for a file system, which may wait for this device.
  */
 void ro2ib_notice(const char *what, const char *ni, const char *device)
 {

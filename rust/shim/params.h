@@ -11,7 +11,7 @@
 
 struct ro2ib_ni_cfg;
 
-/* Changes are said in the log; what is set as the module is loaded is none. */
+/* Changes are logged; values that are set while the module loads are no changes. */
 static inline bool ro2ib_param_tells(void)
 {
 	return THIS_MODULE->state == MODULE_STATE_LIVE;

@@ -8,9 +8,8 @@
  * not the same in all kernels, and because every tool can show such an array.
  * No address of memory is in any event.
  *
- * An event that somebody begins or ceases to look at sets or clears its bit in
- * ro2ib_trace_on (trace.c), which is all that the Rust side reads when nobody
- * does.
+ * Enabling or disabling an event sets or clears its bit in ro2ib_trace_on
+ * (trace.c). The Rust side reads only that word while no event is enabled.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM ro2iblnd

@@ -104,7 +104,7 @@ static int ro2ib_text_get(char *buf, const struct kernel_param *kp)
 	return n;
 }
 
-/* When the module goes: nobody reads any more. */
+/* Called when the module is unloaded: there are no readers any more. */
 static void ro2ib_text_free(void *arg)
 {
 	struct ro2ib_text_param *p = arg;

@@ -78,7 +78,7 @@ struct ro2ib_ni {
 /* lnet_lnd.c */
 extern const struct ro2ib_lnd_ops *ro2ib_ops;
 
-/* What the driver is to do with a message whose NIDs it can name. */
+/* Fills the request to send a message whose NIDs the driver can name. */
 static inline void ro2ib_send_req_fill(struct ro2ib_send_req *req,
 				       struct lnet_msg *msg)
 {

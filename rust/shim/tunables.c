@@ -17,7 +17,7 @@
 #define RO2IB_PEER_CREDITS_MIN	8
 #define RO2IB_PEER_CREDITS_MAX	255
 
-/* What a new NI starts from: the module parameters, nothing derived yet. */
+/* Initial tunables of an NI: the module parameters, nothing derived yet. */
 static void ro2ib_o2ib_defaults(struct lnet_ioctl_config_o2iblnd_tunables *t)
 {
 	memset(t, 0, sizeof(*t));
@@ -63,7 +63,7 @@ ro2ib_complete_cmn(struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 	return 0;
 }
 
-/* Nobody said how many: neither for this NI nor for all. */
+/* Not configured, neither for this NI nor for all. */
 static bool
 ro2ib_peer_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 {

@@ -27,7 +27,7 @@ static bool ro2ib_is_set(s32 v)
 	return v != RO2IB_TUNE_UNSET;
 }
 
-/* What is in force. LNet's old ioctl writes anything. */
+/* The value in force. LNet's old ioctl writes any value. */
 
 u32 ro2ib_ni_conns_per_peer(const struct ro2ib_ni *ni)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What this module is, for modinfo and for the log. Its author, description
+ * Identity of this module, for modinfo and the log. Its author, description
  * and licence are in rust/ro2iblnd.rs.
  */
 /* The driver's name also when it is built as ko2iblnd. */
