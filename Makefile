@@ -106,7 +106,7 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 # another stock kernel. TESTS='-k cksum' runs a part; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
-		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tuned.py tests-vm/test_lustre_crowd.py \
+		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tunables.py tests-vm/test_lustre_scale.py \
 		tests-vm/test_lustre_failover.py tests-vm/test_lustre_sanity.py) $(TESTS)
 
 # A file system over it. WITH=both: beside ko2iblnd.

@@ -312,7 +312,7 @@ def bench(_options):
 
 
 def stock(options):
-    return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py", "tests-vm/test_vlan.py", "tests-vm/test_stacked.py", "tests-vm/test_trace.py", "tests-vm/test_top.py")
+    return pytest("stock", options, "tests-vm/test_objdump_checks.py", "tests-vm/test_stock.py", "tests-vm/test_vlan.py", "tests-vm/test_stacked.py", "tests-vm/test_trace.py", "tests-vm/test_top.py")
 
 
 class Aside:

@@ -181,7 +181,7 @@ def test_verdicts_come_first(root):
     assert names.index("command: ro2ibtop --once") < min(i for i, what in enumerate(names) if what.startswith("sample "))
 
 
-def test_who_makes_calls_fail_is_told(root):
+def test_fault_injection_is_reported(root):
     root.put("proc/vmstat", "nr_free_pages 7\nallocstall_normal 3\noom_kill 1")
     root.put("proc/modules", "rdma_rxe 16384 0 - Live 0xffffffffc0a1b000\nro2iblnd 90112 1 lnet, Live 0xffffffffc0b2c000 (OE)")
     for name, value in (("failslab/probability", "50"), ("failslab/times", "-1"), ("fail_function/inject", "ro2ib_alloc_mr\t-12\n0xffffffffa0064cf0")):
@@ -218,7 +218,7 @@ def test_a_clock_that_is_not_told(root, told):
     assert said["uptime"] == "9.080" and said["log"] == ("8.090" if told else "9.080")
 
 
-def test_who_fails_is_pinged(root):
+def test_failing_peers_are_pinged(root):
     """Plainly, and with as much as a packet of RDMA has, not to be cut in pieces. Who does well is left alone, and who we
     parted with."""
     root.program("ping", PING)
@@ -411,7 +411,7 @@ def test_a_node_that_tells_nothing_of_ro2iblnd(root, module, mounted, why):
     assert float(clock(sections)["epoch"]) > 0
 
 
-def test_who_is_not_root_is_told_so(root):
+def test_non_root_is_reported(root):
     if os.geteuid() == 0:
         pytest.skip("is root")
     debug = root.path / "sys/kernel/debug"

@@ -315,7 +315,7 @@ def test_an_updated_module_is_not_the_one_in_memory(both):
     assert "another build" in err
 
 
-def test_switching_to_what_is_not_there(node):
+def test_switching_to_missing_driver_fails(node):
     node.theirs()
     status, _, err = node.run("ro2iblnd")
     assert status == 1
@@ -372,7 +372,7 @@ def test_not_everybody_may_switch(both):
     assert both.files() == ["ro2iblnd-switch.conf"]
 
 
-def test_back_to_what_is_not_there_is_said(node):
+def test_switch_back_to_missing_driver_is_reported(node):
     node.ours()
     node.run("ro2iblnd")
     status, _, err = node.run("ko2iblnd")
@@ -386,7 +386,7 @@ def test_this_driver_under_the_other_name(node):
     assert "this driver under that name" in node.run("status")[1]
 
 
-def test_an_alias_of_somebody_else_is_found(both):
+def test_foreign_alias_is_found(both):
     (both.conf / "z-site.conf").write_text("alias ko2iblnd other\n")
     module(both.modules / "extra/other.ko")
     depmod(both.root)
@@ -443,7 +443,7 @@ def test_every_alias_of_ko2iblnd_leads_to_ours(both, name, install):
     assert both.run("status")[0] == 0
 
 
-def test_an_alias_that_came_later_is_said(both):
+def test_later_alias_is_reported(both):
     assert both.run("ro2iblnd")[0] == 0
     (both.conf / "site.conf").write_text("alias ko2iblnd-mlx5 ko2iblnd\n")
     # Not Lustre's in any case.

@@ -56,7 +56,7 @@ def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=0, help="how often links go and come back in each of the tests of that")
     parser.addoption("--seconds", type=int, default=0, help="how long a soak lasts")
     parser.addoption("--seed", type=int, default=None, help="which faults come in a soak; one is drawn, and printed")
-    parser.addoption("--reports", help="where test_troubles.py puts what the tests of ro2ibtop read")
+    parser.addoption("--reports", help="where test_diagnosis.py puts what the tests of ro2ibtop read")
     parser.addoption("--few", action="store_true", help="the long tests too, with few rounds")
 
 
@@ -68,7 +68,7 @@ def pytest_configure(config):
 # Of files that are run beside each other those that take longest begin first.
 FIRST = (
     "test_stock", "test_builds", "test_traffic", "test_life", "test_faults_cm", "test_devices", "test_hostile_waits", "test_links",
-    "test_hostile_messages", "test_hostile_connect", "test_crowd", "test_operator", "test_tuned",
+    "test_hostile_messages", "test_hostile_connect", "test_scale", "test_operator", "test_tunables",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import re
 import time
 
 from lustre import KO, OURS
-from lustrefs import refused
+from lustrefs import rxe_mr_errors
 
 WHOLE = 1000
 NI = re.compile(r"^\s*-\s+nid: (\S+)$", re.MULTILINE)
@@ -30,7 +30,7 @@ class Rail:
 
     def __init__(self, nodes, number):
         self.nodes, self.nids = nodes, [rail_nid(node, number) for node in nodes]
-        self.before = [refused.count(node) for node in nodes]
+        self.before = [rxe_mr_errors.count(node) for node in nodes]
         self.samples = []
 
     def look(self):
@@ -43,7 +43,7 @@ class Rail:
 
     def told(self):
         """All there is to know, for whoever has to find out."""
-        text = [f"refused {self.before}, then {[refused.count(node) for node in self.nodes]}"]
+        text = [f"refused {self.before}, then {[rxe_mr_errors.count(node) for node in self.nodes]}"]
         for sample in self.samples[-10:]:
             text += [f"{node.guest.name} ({node.lnd}): {own}, its peer {peer}" for node, (own, peer) in zip(self.nodes, sample)]
         for node in self.nodes:
@@ -55,7 +55,7 @@ class Rail:
         """LNet does not use the rail because ko2iblnd's messages over it fail: its device refuses its registrations, and
         that is known by their number. All that is ours is well: the NI is up and healthy, nothing of it was refused, and
         what ko2iblnd sends over the rail is answered."""
-        now = [refused.count(node) for node in self.nodes]
+        now = [rxe_mr_errors.count(node) for node in self.nodes]
         marred = False
         for node, was, count, looks in zip(self.nodes, self.before, now, zip(*self.samples)):
             marred |= any(peer.get("health value", WHOLE) < WHOLE for _own, peer in looks)

@@ -25,7 +25,7 @@ def events(node):
     return [line for line in lines(node, ".closes") if "event" in line]
 
 
-def test_who_has_a_file_open_keeps_the_module(nodes):
+def test_open_debugfs_file_pins_module(nodes):
     """debugfs goes to the module at the last close, however long the file has been gone. As `tail -f` does it."""
     a, b = nodes
     up(a, b)
@@ -61,7 +61,7 @@ def gids(node):
     return set(node.guest.check("cat /sys/class/infiniband/*/ports/1/gids/* 2>/dev/null | grep -v ^0000:0000:0000:0000:0000:0000:0000:0000").split())
 
 
-def test_paths_are_told(nodes):
+def test_debugfs_shows_paths(nodes):
     """GIDs, type of service and retries of a connection, as both nodes' devices and settings have them."""
     a, b = nodes
     up(a, lnd="tos=96 retry_count=3 rnr_retry_count=4 ib_mtu=2048")
@@ -79,7 +79,7 @@ def test_paths_are_told(nodes):
     assert (there["retry_count"], there["rnr_retry_count"]) == ("3", "4"), there
 
 
-def test_closes_are_told(nodes):
+def test_close_log_lists_closes(nodes):
     a, b = nodes
     up(a, b)
     a.traffic(b, op="mix", count=10)
@@ -107,7 +107,7 @@ def test_closes_are_told(nodes):
     assert (peer["closed"], peer["last"], peer["usable"]) == ("1", at_a["cause"], "1"), peer
 
 
-def test_refusals_are_told(nodes):
+def test_close_log_lists_rejects(nodes):
     """At the NI that was asked for, or among those for none."""
     a, b = nodes
     up(a, peer_credits=32)
@@ -126,7 +126,7 @@ def test_refusals_are_told(nodes):
     assert refused and {e["detail"] for e in refused} == {"Fatal"}, events(a)
 
 
-def test_who_closes_again_and_again_leaves_room(nodes):
+def test_frequent_closes_leave_room_in_close_log(nodes):
     """The last eight by themselves, all are counted, the log tells some, and nothing looks like an address of memory."""
     a, b = nodes
     up(a, b)
@@ -150,7 +150,7 @@ def test_who_closes_again_and_again_leaves_room(nodes):
     assert not re.search(r"0x|\bffff[0-9a-f]{12}\b", text), text
 
 
-def test_the_oldest_message_is_told(nodes):
+def test_debugfs_shows_oldest_message(nodes):
     """A peer whose LNet is slow."""
     a, b = nodes
     up(a, b)
@@ -227,7 +227,7 @@ def test_report(nodes, top, tmp_path):
     assert not re.search(r"0x[0-9a-f]{8}|\bffff[0-9a-f]{12}\b", text), text
 
 
-def test_the_link_is_told(nodes):
+def test_debugfs_shows_link_state(nodes):
     """Nobody is connected: no message goes out while there is no way."""
     a, _b = nodes
     up(a)

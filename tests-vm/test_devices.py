@@ -164,7 +164,7 @@ def test_several_connections_on_iwarp(boot_pair):
     b.unload()
 
 
-def test_nobody_there_on_iwarp(boot_pair):
+def test_connecting_without_listener_on_iwarp(boot_pair):
     """iWARP tells errors of TCP at once where others send an event: the same is said."""
     a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
     up(a)

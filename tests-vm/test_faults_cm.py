@@ -95,7 +95,7 @@ def established(node):
     return len(re.findall(r"^conn=.* state=Established ", text, re.MULTILINE))
 
 
-def test_lost_rtu_and_nobody_speaks(nodes, record_property):
+def test_lost_rtu_without_traffic(nodes, record_property):
     """The second connection of a peer has no message of its own. So nothing of the peer establishes it, only the CM's repeated
     REP, which gets another RTU."""
     a, b = nodes
@@ -237,7 +237,7 @@ def test_mra(nodes):
 
 
 @pytest.mark.parametrize("size", [1000, 20000])
-def test_what_was_sent_has_arrived(nodes, record_property, size):
+def test_sent_messages_have_arrived(nodes, record_property, size):
     """The receiver cuts its connections off under PUTs, again and again. A PUT that did not fail at its sender has come,
     also if the receiver was closing when it did; of others nobody knows."""
     a, b = nodes

@@ -132,7 +132,7 @@ def past(node):
     return node.guest.check("grep -h ^closed_conns= /sys/kernel/debug/ro2iblnd/*@*")
 
 
-def test_what_a_broken_device_flushes_is_no_fault_of_the_peer(both):  # noqa: F811
+def test_flush_of_broken_device_does_not_blame_peer(both):  # noqa: F811
     """It flushes, and says only then that it is broken; here it has said so already, for a message is over at once."""
     node = both
     node.guest.check("insmod /files/ib_event.ko")

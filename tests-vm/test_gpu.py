@@ -118,7 +118,7 @@ def test_gaps(nodes, gpus):
     refused(a, b, "is too large for one memory region", ERANGE, op="get", size=1048576, shape="unaligned", mem="gpu")
 
 
-def test_what_came_inside_of_a_message(nodes, gpus):
+def test_gpu_data_inside_a_message(nodes, gpus):
     """A sender does not know where it goes; it cannot be copied there."""
     a, b = nodes
     r = a.try_traffic(b, op="put-ack", size=INLINE, tmem="gpu", count=4, conc=4, timeout=4)

@@ -183,7 +183,7 @@ def refused(node, cause):
     return counted(node, "refused", cause)
 
 
-def test_who_says_another_address_is_refused(nodes, evil):
+def test_request_with_other_address_is_rejected(nodes, evil):
     """A request that no CM made: any queue pair of rxe may send it. It comes from the GID of its sender, and address and port
     in it are those of another node, as its NID is."""
     a, b = nodes
@@ -217,7 +217,7 @@ def test_a_made_up_restart_ends_no_connection(nodes, evil):
         assert not counted(a, "closed", "PeerRestarted")
 
 
-def test_a_made_up_request_keeps_nobody_from_connecting(nodes, evil):
+def test_forged_request_does_not_block_connecting(nodes, evil):
     """It stands for an attempt of ours for as long as an honest one takes, not until its time is over."""
     a, b = nodes
     up(a, b)
@@ -248,7 +248,7 @@ def test_connections_are_bounded(nodes, evil):
         evil.stop()
 
 
-def test_who_connects_again_and_again_is_slowed_down(nodes, evil):
+def test_frequent_connect_requests_are_rate_limited(nodes, evil):
     """Each connection leaves a timer of the CM, for hours if the request says so."""
     a, b = nodes
     up(a, b)

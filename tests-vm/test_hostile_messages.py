@@ -236,7 +236,7 @@ def retained(node):
     return int(re.search(r" retained=(\d+)", text)[1])
 
 
-def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil):
+def test_retained_requests_are_bounded(nodes, evil):
     """A new connection has new credits; LNet, which stands still, keeps what came over all that were before."""
     a, b = nodes
     up(a, b, peer_credits=255)

@@ -90,7 +90,7 @@ def asked_by(evil, run):
 
 
 @pytest.mark.parametrize("wrong", [{"srcstamp": 7}, {"src": 7}], ids=["stamp", "nid"])
-def test_who_ends_each_connection_at_once_is_asked_with_pauses(nodes, evil, wrong):
+def test_reconnect_backoff_after_immediate_close(nodes, evil, wrong):
     """It takes each connection, and says something on it at once that is of another life. Something waits all the time.
 
     Pauses grow to 1.6 s, drawn: some 30 requests in 20 s, if nothing else took any time."""

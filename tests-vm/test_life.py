@@ -270,7 +270,7 @@ def test_what_a_peer_takes_is_remembered(nodes, pytestconfig):
     assert counted(b, "refused", "Depth") == refused + 1
 
 
-def test_nobody_there(nodes):
+def test_connecting_without_listener(nodes):
     """Refused at once where nobody listens, given up where nobody is."""
     a, b = nodes
     up(a)
@@ -285,7 +285,7 @@ def test_nobody_there(nodes):
 
 @pytest.mark.parametrize("conns", [1, 4])
 @pytest.mark.parametrize("dead", ["address", "node"])
-def test_the_dead_hold_up_nobody(nodes, dead, conns):
+def test_dead_peers_do_not_delay_others(nodes, dead, conns):
     """A hundred peers that do not answer, or whose address does not, keep no peer waiting that does."""
     a, b = nodes
     if dead == "node" and a.guest.provider == "siw":
@@ -331,7 +331,7 @@ def causes(node, of):
     return {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", line)}
 
 
-def test_a_get_that_is_sent_again_has_nobody_to_blame(nodes):
+def test_resent_get_blames_no_interface(nodes):
     """LNet has used its MD up with the first reply, and gives no other one: our NI is well, and memory is there."""
     a, b = nodes
     up(a, b)
@@ -354,7 +354,7 @@ def test_a_get_that_is_sent_again_has_nobody_to_blame(nodes):
     a.traffic(b, op="mix", count=20)
 
 
-def test_nobody_waits_for_the_way_while_the_ni_is_deleted(nodes):
+def test_ni_deletion_does_not_wait_for_link(nodes):
     """What waits for the link holds the NI up: it goes back to LNet at once."""
     a, b = nodes
     up(a, b)
@@ -374,7 +374,7 @@ def test_nobody_waits_for_the_way_while_the_ni_is_deleted(nodes):
     assert took < min(6 * slow(), 18), f"{took:.1f} s"
 
 
-def test_what_lnet_has_left_for_an_ni_that_goes_asks_for_no_connection(nodes):
+def test_messages_of_deleted_ni_do_not_connect(nodes):
     """LNet sends what it has queued for an NI that it deletes: eight messages at a time, to a peer that is not there."""
     a, _b = nodes
     up(a)
@@ -390,7 +390,7 @@ def test_what_lnet_has_left_for_an_ni_that_goes_asks_for_no_connection(nodes):
     assert took < min(10 * slow(), 40), f"{took:.1f} s"
 
 
-def test_nobody_waits_for_a_pause_while_the_ni_is_deleted(nodes):
+def test_ni_deletion_does_not_wait_for_backoff(nodes):
     """Attempts that fail for something here go on, with pauses of up to ten seconds. Who deletes the NI does not wait for
     the end of one."""
     a, _b = nodes

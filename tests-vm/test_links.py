@@ -12,7 +12,7 @@ import time
 import pytest
 from devices import DEVICES
 from faults import SLOW, Ledger, Load, answered, ping_until, silence, slow
-from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
+from link_flap import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from flow import DEBUGFS, conns
 from nodes import Node, until, up
 from test_debugfs import lines

@@ -4,8 +4,8 @@
 
 LNet sends again if it has two NIs to choose from, and the peer has: so each node has two nets on its bond, and both of them
 move. Then no PUT may fail that a node with ro2iblnd sends. With ko2iblnd as the other node only ro2iblnd's bond fails over,
-and a PUT may fail that met a registration of ko2iblnd's which soft-RoCE refused each time (lustrefs/refused.py): such a one
-ends a connection."""
+and a PUT may fail that met a registration of ko2iblnd's which soft-RoCE refused each time (lustrefs/rxe_mr_errors.py):
+such a PUT ends a connection."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ import lustre
 import pytest
 import vm
 from faults import debug_nis, timed
-from lustrefs import refused
+from lustrefs import rxe_mr_errors
 from lustre import DEBUGFS, KO, NET, OURS
 from nodes import until
 from test_failover import BACK, DELETE_LIMIT, LOST
@@ -143,7 +143,7 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
     for node in made:
         node.up(selftest=False)
         node.sh(f"lnetctl net add --net {NET}1 --if bond0; lnetctl set retry_count {RETRIES}; insmod /files/lnet_flood.ko")
-        refused.watch(node)
+        rxe_mr_errors.watch(node)
     assert_ping(a, b)
     for one, other in ((a, b), (b, a)):
         shown = one.sh(f"lnetctl discover {other.nid}")
@@ -170,7 +170,7 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
             if two and i % 3 == 2:
                 replug(victim, old)
         goes_on(*loads)
-    refusals = {node: refused.count(node) for node in made}
+    refusals = {node: rxe_mr_errors.count(node) for node in made}
     print("registrations refused:", *(f"{node.lnd} {n}" for node, n in refusals.items()))
     assert not any(refusals[node] for node in ours), refusals
     # Each ends what is under way on a connection, and LNet sends it again so often.

@@ -19,9 +19,9 @@ import lustrefs.tree
 import pytest
 from conftest import BUILT, LOGS, ROOT, tidy
 from lustre import KO, OURS, Unusable
-from lustrefs import events, loads, refused
-from lustrefs.again import Again
-from lustrefs.bed import Bed, Log
+from lustrefs import events, loads, rxe_mr_errors
+from lustrefs.resend import Again
+from lustrefs.testbed import Bed, Log
 from lustrefs.table import Clock, Row, Table
 from nodes import until
 from test_lustre import LUSTRE, names
@@ -190,8 +190,8 @@ class Measure:
 
     def __enter__(self):
         for node in self.bed.nodes:
-            refused.watch(node)
-        self.before = [refused.count(node) for node in self.bed.nodes]
+            rxe_mr_errors.watch(node)
+        self.before = [rxe_mr_errors.count(node) for node in self.bed.nodes]
         self.again = Again(self.bed.nodes)
         self.log, self.clock = Log(self.bed), Clock()
         return self
@@ -212,7 +212,7 @@ class Measure:
         evicted = max(0, self.log.evictions() - self.log.unasked())
         failed = len(self.errors) + (kind is not None and not self.errors)
         # A client that was booted again begins anew, and is counted from then on.
-        counts = [refused.count(node) for node in self.bed.nodes] if kind is None else self.before
+        counts = [rxe_mr_errors.count(node) for node in self.bed.nodes] if kind is None else self.before
         refusals = [max(0, now - before) for now, before in zip(counts, self.before)]
         again = self.again.look() if kind is None else self.again.counts
         if self.log.by_mgs():

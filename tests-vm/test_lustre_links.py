@@ -16,9 +16,9 @@ import time
 
 import pytest
 import vm
-from flaps import BACK, LONG, Carrier, Cell, Interface, assert_can_connect, cells, rounds
+from link_flap import BACK, LONG, Carrier, Cell, Interface, assert_can_connect, cells, rounds
 from lustre import DEBUGFS, KO, OURS
-from lustrefs import refused
+from lustrefs import rxe_mr_errors
 from nodes import until
 from rails import TRIES, Rail
 from test_lustre import WITH_OURS, assert_ping, names, nodes, pytestmark, tree  # noqa: F401
@@ -133,11 +133,11 @@ def both_carry(nodes, number, flow):
 def assert_answers(one, other, made):
     """`other` answers `one`, if ko2iblnd can."""
     for _ in range(TRIES):
-        before = [refused.count(node) for node in made]
+        before = [rxe_mr_errors.count(node) for node in made]
         answered, out = one.ping(other)
         if answered:
             return
-        after = [refused.count(node) for node in made]
+        after = [rxe_mr_errors.count(node) for node in made]
         to_blame = [node for node, was, now in zip(made, before, after) if now > was]
         assert to_blame, f"no answer, and no registration was refused: {out}"
     print(f"{one.guest.name}: no answer from {other.guest.name}; registrations refused: {after}")
@@ -149,7 +149,7 @@ def assert_all_answer(made):
     assert_answers(a, b, made)
     assert_answers(b, a, made)
     for node in made:
-        count = refused.count(node)
+        count = rxe_mr_errors.count(node)
         node.is_spoilt = node.lnd == KO and count > 0
         assert count == 0 or node.lnd == KO, f"{node.guest.name}: {count} of its registrations were refused"
 
@@ -169,7 +169,7 @@ def test_flap(nodes, pairing, rails, kind, seconds, pytestconfig):  # noqa: F811
     for one, other in ((a, b), (b, a)) if rails == 2 else ():
         one.sh(f"lnetctl discover {other.nid}")
     for node in made:
-        refused.watch(node)
+        rxe_mr_errors.watch(node)
     count = rounds(pytestconfig, pairing.count(OURS), 100)
     who = ", ".join(SHORTLY[lnd] for lnd in pairing)
     with load(a, b), Cell(who, "rxe", rails, kind, seconds, count) as cell:

@@ -5,7 +5,7 @@ import os
 import re
 import time
 
-import beside
+import side_by_side
 import lustre
 import pytest
 from lustre import KO, OURS
@@ -164,7 +164,7 @@ def test_commands_beside(nodes, workdir):
         lambda node, cmd: lnd_lines(node, f"lnetctl ping {cmd.rpartition(' ')[2]}"),
     )
     with open(os.path.join(workdir, "commands.md"), "w", encoding="utf-8") as f:
-        f.write(beside.table(told))
+        f.write(side_by_side.table(told))
 
 
 def test_debug_log(nodes):
@@ -280,7 +280,7 @@ def test_tuned_per_ni(nodes):
     ping_until(a, b, 60)
 
 
-def test_who_says_how_deep(nodes):
+def test_depth_source(nodes):
     """Nobody, the link; then the administrator, with a backup too: it says what it says."""
     a, b = up((OURS, KO), nodes, options=["", "--peer-credits 32"])
     assert in_force(a)["queue_depth_mbps"] == 2500

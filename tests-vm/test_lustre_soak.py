@@ -15,11 +15,11 @@ import time
 
 import pytest
 from conftest import LOGS, tidy
-from flaps import gsi
+from link_flap import gsi
 from lustre import DEBUGFS, OURS
-from lustrefs import chance, loads
-from lustrefs.again import Again
-from lustrefs.bed import Bed, Log
+from lustrefs import fault_schedule, loads
+from lustrefs.resend import Again
+from lustrefs.testbed import Bed, Log
 from lustrefs.loads import MIB
 from lustrefs.table import Clock
 from nodes import until
@@ -82,7 +82,7 @@ class Blow:
 
 class Soak:
     def __init__(self, bed, seed, path):
-        self.bed, self.faults, self.blows, self.path = bed, chance.faults(seed), [], path
+        self.bed, self.faults, self.blows, self.path = bed, fault_schedule.faults(seed), [], path
         self.again = Again(bed.nodes)
 
     def collect(self):
@@ -111,10 +111,10 @@ class Soak:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             fault = next(self.faults)
-            hit = None if fault.where == chance.BOTH else self.bed.role(fault.where)
+            hit = None if fault.where == fault_schedule.BOTH else self.bed.role(fault.where)
             if hit is not None and hit.lnd != OURS:
                 continue
-            with loads.calm(self.bed) if fault.takes_ni_of(chance.SERVER) else contextlib.nullcontext():
+            with loads.calm(self.bed) if fault.takes_ni_of(fault_schedule.SERVER) else contextlib.nullcontext():
                 began = self.bed.client.clock()
                 note = fault.event(self.bed, hit, *fault.args) or ""
             gone = self.bed.client.clock()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Whose an eviction is, by what the server says."""
 
-from lustrefs.bed import for_want_of_an_ni
+from lustrefs.testbed import for_want_of_an_ni
 
 NO_NI = "[ 1044.746] LNetError: 486:0:(lib-move.c:2157:lnet_handle_find_routed_path()) peer 10.0.0.1@o2ib has no available nets\n"
 NOT_SENT = (

@@ -26,7 +26,7 @@ def refused(node, cause):
     return int(re.search(rf"of=refused .*\b{cause}=(\d+)", debugfs(node))[1])
 
 
-def test_closing_what_is_not_there(nodes):
+def test_closing_missing_connection_fails(nodes):
     """As ko2iblnd: one peer without a connection is an error, nobody having any is none."""
     a, b = nodes
     up(a, b)
@@ -74,7 +74,7 @@ def test_debug_peer(nodes):
     assert a.ctl("peer debug 10.0.0.77@o2ib", ok=False)["rc"] == -2
 
 
-def test_debug_peer_shows_what_waits(nodes):
+def test_debug_peer_shows_waiting_messages(nodes):
     """The peer's LNet takes nothing: eight PUTs have used all credits, the others wait for one."""
     a, b = nodes
     up(a, b, peer_credits=8)
@@ -234,7 +234,7 @@ def older(node):
     ("conns_per_peer", 2, 3), ("tos", 8, -1), ("peer_credits", 32, 8), ("retry_count", 2, 5), ("rnr_retry_count", 2, 6),
     ("timeout", 9, 50), ("keepalive", 9, 100),
 ])  # fmt: skip
-def test_what_waits_for_new_connections_is_told(nodes, key, value, was):
+def test_settings_for_new_connections_are_logged(nodes, key, value, was):
     """How many connections have older values; none if the values are as they were, or count at once."""
     a, b = nodes
     up(a, lnd="conns_per_peer=3")
@@ -315,7 +315,7 @@ def test_tuned_while_it_runs(nodes):
     assert a.ctl(f"ni show {a.nid}")["retry_count"] == 3
 
 
-def test_changes_of_parameters_are_told(nodes):
+def test_parameter_changes_are_logged(nodes):
     """Each in one line; nothing is said of what was given when the module was loaded, stays as it was, or is refused."""
     a, _b = nodes
     a.mark_log()
@@ -351,7 +351,7 @@ def test_changes_of_parameters_are_told(nodes):
         assert all(" now" not in line for line in told()), key
 
 
-def test_shorter_timeout_acts_on_what_waits(nodes):
+def test_shorter_timeout_acts_on_waiting_messages(nodes):
     """A PUT that the peer's LNet does not take: it ends after the timeout that was set meanwhile."""
     a, b = nodes
     up(a, b)

@@ -15,7 +15,7 @@ REPORT = re.compile(r"BUG: KCSAN: data-race in .*\[ro2iblnd_kunit\]")
 
 
 @pytest.mark.splats(REPORT.pattern)
-def test_a_race_in_rust_is_told(boot):
+def test_race_in_rust_is_reported(boot):
     guest = boot("races", append="kunit.filter_glob=ro2iblnd_races.*")
     vm.setup_two_links(guest)
     guest.check(f"insmod {guest.put(os.path.join(BUILT, 'ro2iblnd_kunit.ko'))}", 600)

@@ -9,7 +9,7 @@ import time
 import pytest
 import vm
 from faults import Load, ping_until, slow
-from flaps import LONG, Cell, assert_can_connect, rounds
+from link_flap import LONG, Cell, assert_can_connect, rounds
 from nodes import Node
 from test_stock import boot_stock, with_nis
 from test_vlan import KERNELS, TOLD, Below, Cable

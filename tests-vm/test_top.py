@@ -15,7 +15,7 @@ from nodes import until, up
 from screen import Screen
 from test_debugfs import causes, events
 from test_stock import boot_stock
-from troubles import limit, pattern, remedy
+from diagnosis import limit, pattern, remedy
 
 STARVED = "peer keeps all credits for 4.0 s: the peer's LNet is slow"
 SILENT = "not acknowledged for 600 ms: check the fabric ... or the peer is dead"

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from faults import Load, ping_until, slow
-from flaps import LONG, Cell, assert_can_connect, rounds
+from link_flap import LONG, Cell, assert_can_connect, rounds
 from nodes import Node
 from test_stock import boot_stock, with_nis
 

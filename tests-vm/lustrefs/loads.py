@@ -15,7 +15,7 @@ import tarfile
 import time
 from typing import NamedTuple
 
-from .bed import MOUNT
+from .testbed import MOUNT
 
 MIB = 1 << 20
 STOP = "/tmp/stop"

@@ -71,14 +71,14 @@ struct use {
 	struct list_head list;
 	const struct ib_qp *qp;
 	const struct ib_cqe *cqe;
-	/* What a work request makes valid, or invalid when it ends. */
+	/* Memory region that a work request validates, or invalidates on completion. */
 	const struct ib_mr *mr;
 	u32 inv_rkey;
 	int n;
 	struct piece pieces[];
 };
 
-/* What a queue pair has to do, in the order in which it ends. */
+/* Effects of a queue pair's work requests, in order of completion. */
 struct queues {
 	struct hlist_node hash;
 	const struct ib_qp *qp;
@@ -88,7 +88,7 @@ struct queues {
 static DEFINE_SPINLOCK(lock);
 static DEFINE_HASHTABLE(all_queues, 8);
 static LIST_HEAD(regions);
-/* What regions map, until they are given a key. */
+/* Memory that regions map, until they have a key. */
 static DEFINE_XARRAY(mapped);
 static struct rb_root_cached used = RB_ROOT_CACHED;
 /* Memory that belongs to the CPU since it was synchronised for the CPU. */
@@ -99,7 +99,7 @@ static struct platform_device *dma_device;
 /* Past all memory, unless the device cannot reach so far. */
 static struct bus_dma_region ranges[2];
 
-/* What soft-RoCE finds at a DMA address: 0 if there is nothing. */
+/* Returns the CPU address that soft-RoCE finds at a DMA address, 0 if none. */
 static u64 cpu_address(u64 addr)
 {
 	phys_addr_t phys = dma_to_phys(&dma_device->dev, addr);

@@ -296,7 +296,7 @@ impl Conn {
 
     /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives.
     /// Returns the depth it got.
-    // Apart, with `Qp::create`, so that no stack frame has more than 1 KiB (tests-vm/test_objects.py).
+    // Apart, with `Qp::create`, so that no stack frame has more than 1 KiB (tests-vm/test_objdump_checks.py).
     #[inline(never)]
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;

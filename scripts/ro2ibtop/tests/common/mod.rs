@@ -17,7 +17,7 @@ use ro2ibtop::{
     view::App, //
 };
 
-/// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`. `tests-vm/test_troubles.py` stages what
+/// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`. `tests-vm/test_diagnosis.py` stages what
 /// they tell of, and writes them.
 pub const GUESTS: [(&str, &str); 11] = [
     ("healthy", include_str!("../guest/healthy.txt")),

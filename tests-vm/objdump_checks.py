@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is wrong with an object, seen by objdump: code that a kernel would not want to have. test_objects.py looks at the
-driver's with it, test_objects_found.py at some that are wrong on purpose."""
+"""Checks of objects with objdump for code that a kernel must not have. test_objdump_checks.py looks at the driver's
+with it, test_objdump_found.py at some that are wrong on purpose."""
 
 import bisect
 import collections

@@ -132,7 +132,7 @@ def another_speed(pair):
     assert shown(a)["depth_by"] == "link" and shown(a)["depth"] == 32
 
 
-def test_what_fits_a_link(boot_pair):
+def test_defaults_fit_link_speed(boot_pair):
     """At several speeds, at two, and at one that changes."""
     pair = [Node(g) for g in boot_pair(**FAST)]
     for link in LINKS:

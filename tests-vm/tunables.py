@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tunables seen to act: on the wire, in the time that something takes, in what the device counts. The same under lnet_lite
-(test_tuned.py) and under real LNet (test_lustre_tuned.py), on a Bed of either."""
+(test_tunables.py) and under real LNet (test_lustre_tunables.py), on a Bed of either."""
 
 import re
 

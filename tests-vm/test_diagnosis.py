@@ -4,7 +4,7 @@ names the cause within a minute, in words that Documentation/reference.md has wi
 is put into troubles.md of the logs.
 
 With --reports DIRECTORY some of what ro2ib-report collected is put there, for the tests of ro2ibtop, which have no
-guests: `pytest tests-vm/test_troubles.py --long --reports scripts/ro2ibtop/tests/guest`."""
+guests: `pytest tests-vm/test_diagnosis.py --long --reports scripts/ro2ibtop/tests/guest`."""
 
 import contextlib
 import re
@@ -15,8 +15,8 @@ from flow import conns, failing
 from nodes import PATIENCE, until, up
 from test_debugfs import lines
 from test_operator import write
-from troubles import Debugfs, Log, Top, Trouble, keep, pattern, remedy, screen
-from troubles import write as write_table
+from diagnosis import Debugfs, Log, Top, Trouble, keep, pattern, remedy, screen
+from diagnosis import write as write_table
 
 READING, BY_TOP, CAUSES = "Reading the log", "Verdicts of ro2ibtop", "Causes, and what LNet is told"
 

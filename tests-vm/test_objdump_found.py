@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""That objects.py finds what it looks for: objects that are wrong on purpose. For amd64 they are made by this machine's
-compiler and assembler; for arm64, whose tools may not be there, what objdump says of them is given. No guest, no
-kernel."""
+"""Checks that objdump_checks.py finds what it looks for: objects that are wrong on purpose. For amd64 they are made by
+this machine's compiler and assembler; for arm64, whose tools may not be there, what objdump says of them is given. No
+guest, no kernel."""
 
 import subprocess
 
 import pytest
-from objects import Object
+from objdump_checks import Object
 
 # As for a kernel: the compiler makes thunks of all returns and indirect branches.
 KERNEL = ["-O2", "-ffreestanding", "-mno-sse", "-mno-mmx", "-mno-80387", "-mfunction-return=thunk-extern"]

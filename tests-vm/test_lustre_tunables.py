@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tunables seen to act under real LNet, with ko2iblnd or ro2iblnd as the other node: see tuned.py. Run by
+"""Tunables seen to act under real LNet, with ko2iblnd or ro2iblnd as the other node: see tunables.py. Run by
 `make test-lustre LUSTRE=...`. More of what LNet's tools show is in test_lustre_operator.py."""
 
 import os
@@ -7,7 +7,7 @@ import re
 
 import lustre
 import pytest
-import tuned
+import tunables
 from conftest import BUILT
 from lustre import DEBUGFS, KO, OURS
 from nodes import until
@@ -34,7 +34,7 @@ class Run:
         return r["errors"], r["took_us"] / 1e6
 
 
-class Bed(tuned.Bed):
+class Bed(tunables.Bed):
     """Of real LNet. What is asked of a node with ko2iblnd is asked by ko2iblnd's own parameters."""
 
     def messages(self, one, other, size, count):
@@ -111,23 +111,23 @@ def bed(nodes):  # noqa: F811
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_tos(bed, pairing):
-    tuned.tos(bed(pairing))
+    tunables.tos(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_retry_count(bed, pairing):
-    tuned.retry_count(bed(pairing))
+    tunables.retry_count(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", WITH_OURS[1:], ids=names)
 def test_rnr_retry_count(bed, pairing):
     """It is the other node that comes again so often."""
-    tuned.rnr_retry_count(bed(pairing, files=[PROFILE], profile="deaf=0"))
+    tunables.rnr_retry_count(bed(pairing, files=[PROFILE], profile="deaf=0"))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_checksum(bed, pairing):
-    tuned.checksum(bed(pairing))
+    tunables.checksum(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
@@ -142,7 +142,7 @@ def test_ib_mtu(bed, pairing):
         ping_until(a, b, 60)
         for one, other in ((a, b), (b, a)):
             assert f"{other.nid} mtu {is_}" in lctl(one, "conn_list")[1]
-        assert (tuned.large_packets(of) > 0) == (is_ > 2200), asked
+        assert (tunables.large_packets(of) > 0) == (is_ > 2200), asked
     for node in (a, b):
         node.sh("ip link set eth0 mtu 1500")
     assert a.unload() == {}
@@ -155,26 +155,26 @@ def test_ib_mtu(bed, pairing):
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_probe(bed, pairing):
-    tuned.probe(bed(pairing, "keepalive=0"))
+    tunables.probe(bed(pairing, "keepalive=0"))
 
 
 def test_probe_counts_at_once(bed):
-    tuned.probe_at_once(bed(OTHERS[0], "keepalive=0"))
+    tunables.probe_at_once(bed(OTHERS[0], "keepalive=0"))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_timeout(bed, pairing):
-    tuned.timeout(bed(pairing))
+    tunables.timeout(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_keepalive(bed, pairing):
-    tuned.keepalive(bed(pairing))
+    tunables.keepalive(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_depth(bed, pairing):
-    tuned.depth(bed(pairing, options="--peer-credits 32"))
+    tunables.depth(bed(pairing, options="--peer-credits 32"))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)

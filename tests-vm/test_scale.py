@@ -88,7 +88,7 @@ def timed(work):
     return time.monotonic() - began
 
 
-def test_crowd(boot_pair, pytestconfig, record_property):
+def test_scale(boot_pair, pytestconfig, record_property):
     rails, count, seconds = (4, EACH, 20) if pytestconfig.getoption("--long") else (1, 64, 6)
     a, b = (Node(g) for g in boot_pair(rails=rails, memory=4096))
     side = Side(a, rails, count)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from conftest import ROOT
-from objects import Object
+from objdump_checks import Object
 from test_stock import KERNELS, STOCK, stock
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tunables seen to act, under lnet_lite: see tuned.py. That they are shown and told is in test_operator.py."""
+"""Tunables seen to act, under lnet_lite: see tunables.py. That they are shown and told is in test_operator.py."""
 
 import re
 import time
 
 import bond
 import pytest
-import tuned
+import tunables
 from faults import ping_until
 from nodes import Node, up
 from test_operator import debugfs, older, reconnect, write
-from tuned import mtus
+from tunables import mtus
 
 
 class Run:
@@ -24,7 +24,7 @@ class Run:
         return r["errors"], r["usec"] / 1e6
 
 
-class Bed(tuned.Bed):
+class Bed(tunables.Bed):
     """Of lnet_lite."""
 
     def messages(self, one, other, size, count):
@@ -79,14 +79,14 @@ def bed(nodes):
 
 
 def test_tos(bed):
-    tuned.tos(bed())
+    tunables.tos(bed())
 
 
 @pytest.mark.long
 def test_retry_count(bed, pytestconfig):
     if pytestconfig.getoption("--device") == "siw":
         pytest.skip("how long a try takes is known of soft-RoCE")
-    tuned.retry_count(bed())
+    tunables.retry_count(bed())
 
 
 def test_rnr_retry_count(boot_pair, pytestconfig):
@@ -94,13 +94,13 @@ def test_rnr_retry_count(boot_pair, pytestconfig):
         pytest.skip("what soft-RoCE counts is known")
     nodes = [Node(guest) for guest in boot_pair(profile="deaf=0")]
     up(*nodes)
-    tuned.rnr_retry_count(Bed(*nodes))
+    tunables.rnr_retry_count(Bed(*nodes))
     for node in nodes:
         node.unload()
 
 
 def test_checksum(bed):
-    tuned.checksum(bed())
+    tunables.checksum(bed())
 
 
 def test_ib_mtu_ends_at_the_port(nodes):
@@ -137,39 +137,39 @@ def test_ib_mtu_raises(boot_pair):
         for node in nodes:
             # So that large packets get through.
             node.guest.check("ip link set bond0 mtu 4200")
-        assert (tuned.large_packets(Bed(a, b), f"eth{b.active()}") > 0) == (is_ > 2200), asked
+        assert (tunables.large_packets(Bed(a, b), f"eth{b.active()}") > 0) == (is_ > 2200), asked
         assert mtus(a) == {is_} and a.conns() == 1
         for node in nodes:
             node.unload()
 
 
 def test_probe(bed):
-    tuned.probe(bed("keepalive=0"))
+    tunables.probe(bed("keepalive=0"))
 
 
 def test_probe_counts_at_once(bed):
     of = bed("keepalive=0")
-    tuned.probe_at_once(of)
+    tunables.probe_at_once(of)
     a = of.a
     for value in ("-1", "1", "249", "60001", "x"):
         a.guest.check("dmesg -c >/dev/null")
         write(a, "probe", value, ok=False)
         assert re.search(r"ro2iblnd: parameter probe(=-?\d+ is out of range: 0 or 250\.\.60000| is not an integer)$", a.log(), re.M), a.log()
-    assert a.guest.check(f"cat {tuned.PARAMS}/probe").strip() == "500" and of.shown(a, "probe") == 500
+    assert a.guest.check(f"cat {tunables.PARAMS}/probe").strip() == "500" and of.shown(a, "probe") == 500
 
 
 @pytest.mark.long
 def test_timeout(bed):
-    tuned.timeout(bed())
+    tunables.timeout(bed())
 
 
 @pytest.mark.long
 def test_keepalive(bed):
-    tuned.keepalive(bed())
+    tunables.keepalive(bed())
 
 
 def test_depth(bed):
-    tuned.depth(bed(peer_credits=32))
+    tunables.depth(bed(peer_credits=32))
 
 
 def test_a_depth_below_what_lnet_hands_over(bed):
