@@ -103,7 +103,7 @@ pub struct Policy {
     pub check_source_addr: bool,
 }
 
-/// Stage 1: reads a request (spec 4.4 rows 1-4 and 8, guards H1-H3).
+/// Reads a request, in stage 1 (spec 4.4 rows 1-4 and 8, guards H1-H3).
 ///
 /// Version 0x11 is rejected here: only peers before 2009 use it (spec 11).
 pub fn parse_connreq(
@@ -164,7 +164,7 @@ pub struct AcceptParams {
     pub frags: MaxFrags,
 }
 
-/// Stage 2: checks a request against the NI it is for (spec 4.4 rows 5-12, guards H4-H8).
+/// Checks a request, in stage 2, against the NI it is for (spec 4.4 rows 5-12, guards H4-H8).
 ///
 /// `ni` is the NI with the NID `req.dst`, searched only among the NIs that listen at the address to which the request
 /// came: an NI on another interface, of another VLAN or namespace, cannot be reached through this one. `device_ready`

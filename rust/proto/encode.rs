@@ -2,8 +2,8 @@
 
 //! Messages to send: from values to bytes (spec 2).
 //!
-//! [`encode`] writes a message once; [`finalize_hdr`] adds the credits that it returns, which may change until it is posted,
-//! and the checksum, which depends on them.
+//! [`encode`] writes a message once; [`finalize_hdr`] adds the credits that it returns, which may change until it is
+//! posted, and the checksum, which depends on them.
 
 use super::{
     bytes::Writer,

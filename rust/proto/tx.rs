@@ -590,7 +590,7 @@ mod tests {
         assert_eq!(tx.cause(), Some(Cause::RemoteFault));
     }
 
-    /// Some providers say that work requests were flushed before their device knows of it.
+    /// Tests a provider that reports work requests as flushed before its device knows.
     #[test]
     fn what_was_flushed_is_read_until_the_queue_pair_is_drained() {
         for op in [Op::PutDone, Op::GetDone] {

@@ -145,7 +145,7 @@ fn who_knows_one_key_knows_nothing_of_another() {
     }
 }
 
-/// However they are chosen, two addresses meet at most twice as often as chance has it.
+/// Tests that any two addresses collide at most twice as often as random ones.
 #[test]
 fn two_addresses_meet_as_seldom_as_chance_has_it() {
     const KEYS: usize = 50_000;

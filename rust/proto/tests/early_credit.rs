@@ -23,7 +23,7 @@ fn end() -> Credits {
     Credits::new(QueueDepth::new(DEPTH).expect("a depth"), HIGH_WATER)
 }
 
-/// A receiver that follows the protocol: takes an IMMEDIATE, posts its buffer again, and says with how many
+/// Takes an IMMEDIATE as a correct receiver, posts its buffer again, and returns with how many
 /// credits its next NOOP would go, if it wants to send one.
 fn take(receiver: &mut Credits) -> Result<Option<u8>, CreditError> {
     receiver.request_received()?;
@@ -36,7 +36,7 @@ fn take(receiver: &mut Credits) -> Result<Option<u8>, CreditError> {
     Ok(None)
 }
 
-/// The rule as it is: for ever, whatever the ratio of messages to returns.
+/// Tests the rule as it is: for ever, whatever the ratio of messages to returns.
 #[test]
 fn credits_come_back_by_messages() {
     let (mut a, mut b) = (end(), end());
@@ -51,7 +51,7 @@ fn credits_come_back_by_messages() {
     assert_eq!(noops, 10_000 / u32::from(HIGH_WATER));
 }
 
-/// A sender that takes the credit back at the completion, towards a peer that returns it as always: the sum
+/// Tests a sender that takes the credit back at the completion, towards a peer that returns it as always: the sum
 /// is more than there are buffers. ko2iblnd checks the same at its end and closes with EPROTO.
 #[test]
 fn taken_back_and_returned_is_one_too_many() {
@@ -72,7 +72,7 @@ fn taken_back_and_returned_is_one_too_many() {
     );
 }
 
-/// The same sender, seen by an honest receiver whose LNet is slow: it sends into buffers that are not there.
+/// Tests the same sender with a correct receiver whose LNet is slow: it sends into buffers that are not there.
 /// On the wire that is a receiver-not-ready NAK, here the account of the receiver.
 #[test]
 fn a_completion_is_no_buffer() {
@@ -87,7 +87,7 @@ fn a_completion_is_no_buffer() {
     assert_eq!(b.request_received(), Err(CreditError::Sent));
 }
 
-/// The other way round: a receiver that returns nothing for IMMEDIATEs, because it takes the sender for one
+/// Tests the reverse: a receiver that returns nothing for IMMEDIATEs, because it takes the sender for one
 /// that helps itself. A sender of today stands still after one depth of messages, for ever.
 #[test]
 fn not_returned_is_starved() {

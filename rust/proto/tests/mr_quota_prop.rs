@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connections that want regions of a device, use them, and let them lie: whoever has less than its fair share gets
-//! one while one lies idle with somebody who has more, and there are never more than there may be.
+//! Connections that need regions of a device, use them, and leave them idle: a connection with less than its share gets
+//! one while another one with more has an idle one, and the quota is never exceeded.
 
 use proptest::prelude::*;
 use ro2iblnd_proto::policy::mr_quota::{

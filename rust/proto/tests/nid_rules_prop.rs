@@ -73,7 +73,7 @@ fn address() -> impl Strategy<Value = [u8; 4]> {
     ]
 }
 
-/// Text out of the words of the language, in any order.
+/// Returns a text of the words of the language, in any order.
 fn gibberish() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         Just("on".to_string()),

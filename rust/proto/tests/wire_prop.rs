@@ -77,7 +77,7 @@ impl Owned {
         }
     }
 
-    /// The whole message, payload included.
+    /// Returns the whole message, payload included.
     fn message(&self, order: Order, env: &Envelope) -> Vec<u8> {
         let mut out = vec![0; 4096];
         let nob = encode_as(&mut out, order, env, &self.out()).expect("fits");
@@ -171,7 +171,7 @@ fn swallow(bytes: &[u8]) {
             }
             _ => {}
         }
-        // What was decoded can be sent; only the checksum is not kept.
+        // A decoded message can be sent; only the checksum is not kept.
         let mut want = bytes[..msg.nob].to_vec();
         want[12..16].fill(0);
         let got = reencode(&msg).unwrap();
@@ -338,7 +338,7 @@ proptest! {
     }
 }
 
-/// The shortest message of each type (spec 2.4), and one byte less.
+/// Tests the shortest message of each type (spec 2.4), and one byte less.
 #[test]
 fn minimum_lengths() {
     let types = [
@@ -370,7 +370,7 @@ fn minimum_lengths() {
     }
 }
 
-/// Each check of the decoder on its own, in the order of spec 2.8.
+/// Tests each check of the decoder on its own, in the order of spec 2.8.
 #[test]
 fn validation_order() {
     let env = Envelope {

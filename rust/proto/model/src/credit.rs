@@ -112,7 +112,7 @@ pub enum Step {
     Feed(Side),
 }
 
-/// What the LNet half of our end is about to do; the lock is dropped in between.
+/// Next steps of the LNet half of our end; the lock is dropped in between.
 #[derive(Clone, Debug, Default)]
 pub struct Half {
     /// Answers that `lnd_recv` will queue.
@@ -214,12 +214,12 @@ impl Config {
         }
     }
 
-    /// Whether a side has no credit to spend.
+    /// Returns whether a side has no credit to spend.
     pub fn dry(&self, s: &State) -> bool {
         s.ends.iter().any(|e| e.counters()[0] == 0)
     }
 
-    /// What must hold of one direction: requests from `a` to `b`.
+    /// Checks one direction: requests from `a` to `b`.
     fn direction(&self, s: &State, a: Side) -> Result<(), Fault> {
         let b = other(a);
         let depth = i32::from(self.depth);
@@ -382,7 +382,7 @@ impl Model for Config {
     }
 }
 
-/// A step of our end.
+/// Takes a step of our end.
 fn ours(
     o: &mut Ours,
     half: &mut Half,
@@ -458,7 +458,7 @@ fn submit(o: &mut Ours, op: Op, slots: u16, transfer: Transfer) -> Result<(), Fa
     }
 }
 
-/// A step of ko2iblnd's end.
+/// Takes a step of ko2iblnd's end.
 fn ko2(
     k: &mut Ko2,
     step: Step,

@@ -80,7 +80,7 @@ pub struct Ko2 {
 }
 
 impl Ko2 {
-    /// Right after establishment.
+    /// Creates the state after establishment.
     pub fn new(side: Side, depth: u8, high_water: u8, concurrent_sends: u16) -> Self {
         let depth = i32::from(depth);
         Self {
@@ -127,7 +127,7 @@ impl Ko2 {
         cookie
     }
 
-    /// LNet sends.
+    /// Sends a message of LNet.
     pub fn send(&mut self, body: Body, tag: u8, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         match body {
             Body::Immediate => {
@@ -159,7 +159,7 @@ impl Ko2 {
         self.check_sends_or_keepalive(false, out)
     }
 
-    /// The same when the keepalive interval has passed.
+    /// Checks the same when the keepalive interval has passed.
     pub fn check_sends_or_keepalive(
         &mut self,
         keepalive: bool,
@@ -223,7 +223,7 @@ impl Ko2 {
         Ok(())
     }
 
-    /// The oldest SEND completes.
+    /// Completes the oldest SEND.
     pub fn complete(&mut self, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let Some(cookie) = self.sq.pop_front() else {
             return Ok(());
@@ -243,7 +243,7 @@ impl Ko2 {
             .retain(|t| t.cookie != cookie || t.sending > 0 || t.queued || t.wait != Wait::Nothing);
     }
 
-    /// A message arrives.
+    /// Handles a received message.
     pub fn received(&mut self, msg: Msg, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         if self.posted == 0 {
             return Err("ko2iblnd has no receive buffer for a message of ours (RNR)".into());
@@ -317,7 +317,7 @@ impl Ko2 {
         self.check_sends(out)
     }
 
-    /// LNet takes the request at `at`; `want`: the data of a PUT.
+    /// Takes the request at `at`, as LNet; `want`: the data of a PUT.
     pub fn take(&mut self, at: usize, want: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let Held { body, tag } = self.held.remove(at);
         match body {
@@ -364,12 +364,12 @@ impl Ko2 {
             .count()
     }
 
-    /// Whether something completes.
+    /// Returns whether something completes.
     pub fn has_completions(&self) -> bool {
         !self.sq.is_empty()
     }
 
-    /// Whether nothing is left over.
+    /// Returns whether nothing is left over.
     pub fn idle(&self) -> bool {
         self.txs.is_empty() && self.sq.is_empty() && self.held.is_empty()
     }

@@ -38,9 +38,9 @@ pub trait Model {
     /// One atomic step.
     type Step: Copy + Debug;
 
-    /// Where it starts.
+    /// Returns the initial state.
     fn init(&self) -> Self::State;
-    /// The steps that can be taken, in a fixed order.
+    /// Appends the possible steps, in a fixed order.
     fn steps(&self, s: &Self::State, out: &mut Vec<Self::Step>);
     /// Takes one of them.
     ///
@@ -48,21 +48,21 @@ pub trait Model {
     ///
     /// The step itself broke a rule.
     fn take(&self, s: &mut Self::State, step: Self::Step) -> Result<(), Fault>;
-    /// Whether a step belongs to the environment: it may happen, but nothing relies on it.
+    /// Returns whether a step belongs to the environment: it may happen, but nothing relies on it.
     fn environment(&self, step: Self::Step) -> bool;
-    /// What must hold in every state.
+    /// Checks the invariant of every state.
     ///
     /// # Errors
     ///
-    /// What does not.
+    /// The violation.
     fn check(&self, s: &Self::State) -> Result<(), Fault>;
-    /// What must hold where only the environment can act.
+    /// Checks a state in which only the environment can act.
     ///
     /// # Errors
     ///
-    /// What is left over.
+    /// The object that is left over.
     fn rest(&self, s: &Self::State) -> Result<(), Fault>;
-    /// The state in bytes: equal for states that behave alike.
+    /// Encodes the state in bytes: equal for states that behave alike.
     fn encode(&self, s: &Self::State, out: &mut Vec<u8>);
 }
 
@@ -180,7 +180,7 @@ impl Graph {
         names
     }
 
-    /// A state on a cycle of the system's own steps, if there is one.
+    /// Returns a state on a cycle of the system's own steps, if there is one.
     fn cycle(&self) -> Option<u32> {
         let n = self.first.len().saturating_sub(1);
         let mut entries = vec![0u32; self.parent.len()];

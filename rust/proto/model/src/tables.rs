@@ -23,7 +23,7 @@ use ro2iblnd_proto::{
     }, //
 };
 
-/// A connection in each of its states, with the name of the state.
+/// Returns a connection in each of its states, with the name of the state.
 pub fn conn_states(first: FirstSender) -> Vec<(&'static str, ConnFsm)> {
     let after = |events: &[ConnEvent]| {
         let mut conn = ConnFsm::new(first);
@@ -90,7 +90,7 @@ pub const CONN_EVENTS: [ConnEvent; 15] = [
     ConnEvent::Ignored,
 ];
 
-/// The name of an event. A new one does not compile without a row.
+/// Returns the name of an event. A new one does not compile without a row.
 pub fn conn_event_name(event: ConnEvent) -> &'static str {
     match event {
         ConnEvent::Start => "Start",
@@ -218,7 +218,7 @@ pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> TxAction {
     }
 }
 
-/// The situations of a tx that differ, with how each is reached.
+/// Returns the situations of a tx that differ, with how each is reached.
 pub fn tx_situations() -> Vec<Tx> {
     let ops = [
         Op::Immediate,
@@ -260,7 +260,7 @@ pub fn tx_situations() -> Vec<Tx> {
     found
 }
 
-/// Whether it can happen at all: a device completes only what was posted, the driver enqueues only
+/// Returns whether the event can happen: a device completes only what was posted, the driver enqueues only
 /// what was built, posts only what it took from a queue, and destroys memory regions after
 /// everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
@@ -326,7 +326,7 @@ fn place_name(place: TxState) -> String {
     }
 }
 
-/// A situation in words.
+/// Returns a situation in words.
 pub fn situation(tx: &Tx) -> String {
     let mut name = match tx.place() {
         TxState::Free => return "Free".into(),
@@ -370,7 +370,7 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
     }
 }
 
-/// The whole document.
+/// Returns the whole document.
 pub fn document() -> String {
     let mut out = String::from(INTRO);
     conn_table(&mut out, &conn_states(FirstSender::Either));

@@ -2,7 +2,7 @@
 
 //! Random runs of the credit model with the invariant checked after every step, for depths that no
 //! search exhausts. The mood changes now and then: one side's LNet is slow, completions are late, a
-//! channel is held up, nobody sends; so that the corners are reached.
+//! channel is held up, no message is sent; so that rare states are reached.
 
 use crate::{
     credit::{
@@ -23,7 +23,7 @@ use crate::{
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -32,7 +32,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.draw() % n as u64) as usize
     }
@@ -116,7 +116,7 @@ pub fn walk(config: &Config, steps: usize, seed: u64) -> Result<Tally, Fault> {
     }
 }
 
-/// First an actor by its weight, then one of its steps.
+/// Picks an actor by its weight, then one of its steps.
 fn pick(offers: &[Step], mood: &[[usize; 7]; 2], random: &mut Random) -> Step {
     let class = |step: &Step| match *step {
         Step::Send(side, _) => (side, 0),

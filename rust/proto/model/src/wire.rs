@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What travels between two ends, and canonical names for it.
+//! Messages between two ends, and canonical names of their cookies.
 
 /// Which of the two ends.
 pub type Side = usize;
 
-/// The other end.
+/// Returns the other end.
 pub fn other(side: Side) -> Side {
     1 - side
 }
@@ -32,12 +32,12 @@ pub enum Body {
 }
 
 impl Body {
-    /// Whether it takes one of the receiver's request buffers.
+    /// Returns whether it takes one of the receiver's request buffers.
     pub fn is_request(self) -> bool {
         matches!(self, Self::Immediate | Self::PutReq(_) | Self::GetReq(_))
     }
 
-    /// Whether it answers a request of the receiver, which reserved a buffer for it.
+    /// Returns whether it answers a request of the receiver, which reserved a buffer for it.
     pub fn is_answer(self) -> bool {
         matches!(self, Self::PutAck(..) | Self::PutNak(_) | Self::GetDone(..))
     }
@@ -50,7 +50,7 @@ pub struct Msg {
     pub body: Body,
     /// `ibm_credits`.
     pub credits: u8,
-    /// Number of the LNet message it belongs to; 0 where nobody asks.
+    /// Number of its LNet message; 0 where that does not matter.
     pub tag: u8,
 }
 
@@ -62,7 +62,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The name of the cookie that `owner` gave out.
+    /// Returns the name of the cookie that `owner` gave out.
     pub fn of(&mut self, owner: Side, cookie: u64) -> u8 {
         let met = &mut self.met[owner];
         let at = met.iter().position(|c| *c == cookie).unwrap_or_else(|| {
@@ -72,12 +72,12 @@ impl Names {
         at as u8
     }
 
-    /// The cookies of `owner` in the order of their names.
+    /// Returns the cookies of `owner` in the order of their names.
     pub fn met(&self, owner: Side) -> &[u64] {
         &self.met[owner]
     }
 
-    /// A message from `from`, in bytes.
+    /// Encodes a message from `from`.
     pub fn msg(&mut self, from: Side, m: &Msg, out: &mut Vec<u8>) {
         let to = other(from);
         let (kind, a, b) = match m.body {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What two nodes share: the connection manager's messages, the receive queues they send into, the
+//! State that two nodes share: the connection manager's messages, the receive queues they send into, the
 //! fate of LNet's messages.
 
 use std::{
@@ -129,7 +129,7 @@ impl State {
         &self.nodes[at].conns[c]
     }
 
-    /// The object at the other end of the handshake.
+    /// Returns the object at the other end of the handshake.
     fn mate(&self, at: Side, c: usize) -> Option<&Conn> {
         let hs = self.conn(at, c).hs;
         self.nodes[other(at)].conns.iter().find(|m| m.hs == hs)
@@ -139,7 +139,7 @@ impl State {
         self.mate(at, c).is_some_and(|m| m.qp == Qp::Live)
     }
 
-    /// Whether nothing is under way that would bring a handshake forward.
+    /// Returns whether no event is pending that would continue a handshake.
     pub(crate) fn stuck(&self, at: Side, c: usize) -> bool {
         let conn = self.conn(at, c);
         let flying = self.world.cm.iter().flatten().any(|(hs, _)| *hs == conn.hs);
@@ -147,7 +147,7 @@ impl State {
         !flying && !busy(conn) && !self.mate(at, c).is_some_and(busy)
     }
 
-    /// What the drivers posted goes into the receive queues of the other ends.
+    /// Moves posted messages into the receive queues of the other ends.
     pub(crate) fn transmit(&mut self) -> Result<(), Fault> {
         for (from, hs, msg) in std::mem::take(&mut self.world.posted) {
             let Some(sender) = self.nodes[from].conns.iter().find(|c| c.hs == hs) else {
@@ -174,7 +174,7 @@ impl State {
         Ok(())
     }
 
-    /// The CM of `at` gets a message.
+    /// Delivers a message to the CM of `at`.
     pub(crate) fn cm_arrives(&mut self, at: Side) -> Result<(), Fault> {
         let Some((hs, cm)) = self.world.cm[at].pop_front() else {
             return Ok(());
@@ -221,7 +221,7 @@ impl State {
         Ok(())
     }
 
-    /// The oldest send work request ends as the device says.
+    /// Completes the oldest send work request, as the device.
     pub(crate) fn complete(&mut self, at: Side, c: usize) -> Result<(), Fault> {
         let reached = self.mate_is_up(at, c);
         let conn = &mut self.nodes[at].conns[c];

@@ -34,7 +34,7 @@ const GET: &[Kind] = &[Kind::Get];
 const OURS: [Who; 2] = [Who::Ours; 2];
 const PAIRS: [[Who; 2]; 3] = [OURS, [Who::Ours, Who::Ko2], [Who::Ko2, Who::Ours]];
 
-/// The lowest mark that the driver ever uses at that depth.
+/// Returns the lowest mark that the driver ever uses at that depth.
 fn mark(depth: u16) -> u8 {
     let depth = QueueDepth::new(depth).expect("a depth");
     high_water(depth, 0, QueueDepth::MAX)
@@ -54,7 +54,7 @@ fn config(who: [Who; 2], depth: u16) -> Config {
     }
 }
 
-/// What is searched, by name.
+/// Returns the searched configurations, by name.
 fn configs() -> Vec<(&'static str, Config)> {
     let mut all = Vec::new();
     for who in PAIRS {
@@ -196,7 +196,7 @@ fn random_steps() {
     walk_all(1_000_000);
 }
 
-/// While LNet keeps nothing, one NOOP returns a mark's worth of credits at least: no storm at any depth, above all not at 1.
+/// Tests that one NOOP returns at least a mark of credits while LNet keeps nothing: no storm at any depth, even at 1.
 #[test]
 fn noops_are_bounded_by_progress() {
     for depth in [1u16, 2, 3, 8, 255] {
@@ -217,7 +217,7 @@ fn noops_are_bounded_by_progress() {
     }
 }
 
-/// Why the mark may not be lower: with a mark of 1 at depth 3 three NOOPs can be on their way to a
+/// Shows why the mark may not be lower: with a mark of 1 at depth 3 three NOOPs can be on their way to a
 /// side that has buffers for two, because the completions of NOOPs come from its device and not
 /// from its softirq.
 #[test]

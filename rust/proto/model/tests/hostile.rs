@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One real end against a peer that sends whatever it likes: the counters keep their bounds, a lie
+//! One real end against a peer that sends arbitrary messages: the counters keep their bounds, a lie
 //! closes the connection, and then every transmit ends once.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ use ro2iblnd_proto::{
 
 const CELLS: usize = 64;
 
-/// A message of the peer: often one that would be right, with what it was told before.
+/// Returns a message of the peer: often a valid one, with cookies that it has received.
 fn lie(random: &mut Random, told: &[u64]) -> Msg {
     let known = match told {
         [] => random.draw(),
@@ -65,7 +65,7 @@ fn lie(random: &mut Random, told: &[u64]) -> Msg {
     }
 }
 
-/// Something our own side does.
+/// Takes a random step of our own side.
 fn work(o: &mut Ours, random: &mut Random) -> Result<(), String> {
     let transfer = |peer| Transfer {
         peer,
@@ -101,7 +101,7 @@ fn bounds(o: &Ours) {
     assert!(s.noops <= NOOPS_MAX, "{s:?}");
 }
 
-/// The connection closes: flush, drain, release. Every transmit ends exactly once.
+/// Closes the connection: flush, drain, release. Every transmit ends exactly once.
 fn close(mut o: Ours) {
     let (mut ended, all) = (0, o.in_use());
     let mut reap = |o: &mut Ours| {

@@ -38,7 +38,7 @@ const CALM: Budget = Budget {
     closes: 0,
 };
 
-/// What is searched: name, whether it belongs to the short form, bounds.
+/// Returns the searched configurations: name, whether it belongs to the short form, bounds.
 fn configs() -> Vec<(&'static str, bool, Config)> {
     let base = Config {
         budget: CALM,

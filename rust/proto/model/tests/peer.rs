@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a peer remembers between attempts, where it takes two modules to see it.
+//! State of a peer between attempts, where two modules take part in it.
 
 use ro2iblnd_proto::{
     conn_req_check::{
@@ -68,7 +68,7 @@ fn races(src: Nid, dst: Nid) -> usize {
     panic!("refused for ever");
 }
 
-/// If our own attempt hangs, the peer's is let through in the end; if the peer wins, at once.
+/// Tests that the peer's attempt is accepted in the end if our own hangs, and at once if the peer wins.
 #[test]
 fn a_race_is_not_lost_for_ever() {
     let (a, b) = (Nid::new(0, 0x0a00_0001), Nid::new(0, 0x0a00_0002));

@@ -173,7 +173,7 @@ fn every_event_in_every_tx_situation() {
     assert!(cells >= 500);
 }
 
-/// What holds of every cell; the first half also of those that cannot happen.
+/// Checks a cell; the first half also holds for cells that cannot happen.
 fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
     let (was, is) = (tx.place(), after.place());
     let ends = is == TxState::Done && was != TxState::Done;

@@ -113,7 +113,7 @@ pub fn transcript(file: &str) -> Vec<Entry> {
 }
 
 impl Entry {
-    /// The o2ib message in it: `None` for what carries none.
+    /// Returns the o2ib message in it; `None` if there is none.
     pub fn message(&self) -> Option<&[u8]> {
         match self.name.as_str() {
             // The CM puts 36 bytes of its own before ours in a REQ.
