@@ -442,7 +442,7 @@ fn positive(e: i32) -> i32 {
 
 /// All causes, one value of each, for tests.
 #[cfg(any(test, ro2iblnd_kunit))]
-pub const ALL: [Cause; 29] = [
+pub const ALL: [Cause; 30] = [
     Cause::Shutdown,
     Cause::AdminClose,
     Cause::PeerDeleted,
@@ -470,6 +470,7 @@ pub const ALL: [Cause; 29] = [
     Cause::Overtaken,
     Cause::AddressChanged,
     Cause::Moved,
+    Cause::PathMtu,
     Cause::Told(-61),
     Cause::Local(-22),
 ];
