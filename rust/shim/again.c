@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Resend of messages that a connection lost: whether LNet would resend one itself.
+ * Resend of messages that a connection lost: whether LNet would resend one
+ * itself.
  *
- * LNet does so if it has another path: another local NI if this side is to blame,
- * another NI of the peer if that side is. With one NI on either side, as on most
- * nodes, LNet ends the message instead, and the receiver of a lost ACK or REPLY
- * gets no error. Then the driver resends the message.
+ * LNet does so if it has another path: another local NI if this side is to
+ * blame, another NI of the peer if that side is. With one NI on either side, as
+ * on most nodes, LNet ends the message instead, and the receiver of a lost ACK
+ * or REPLY gets no error. Then the driver resends the message.
  *
- * How often LNet tries (lnet_retry_count) it tells nobody: what it has tried as
- * often as that, or with 0 at all, ends.
+ * LNet does not export its number of retries (lnet_retry_count). A message that
+ * LNet has retried that often, or any message if the number is 0, ends.
  */
 #include <linux/ktime.h>
 
@@ -23,7 +24,10 @@ static bool ro2ib_lnet_decides(struct lnet_msg *msg, enum lnet_msg_hstatus healt
 
 #else
 
-/* NIs of this node, without the loopback; more than one is enough to know. */
+/*
+ * NIs of this node except the loopback. The caller only needs to know if there
+ * is more than one.
+ */
 static bool ro2ib_has_other_ni(void)
 {
 	struct lnet_net *net;
@@ -43,13 +47,19 @@ static bool ro2ib_peer_has_other_ni(const struct lnet_peer_ni *lpni)
 	       lpni->lpni_peer_net->lpn_peer->lp_nnis > 1;
 }
 
-/* As lnet_health_check() and what it calls decide, but for how often it was sent already. */
+/*
+ * Decides as lnet_health_check() and its callees do, except that the number of
+ * earlier resends does not count.
+ */
 static bool ro2ib_lnet_decides(struct lnet_msg *msg, enum lnet_msg_hstatus health)
 {
 	int cpt = msg->msg_tx_cpt;
 	bool other;
 
-	/* It does not: what asks whether a way works is to fail if it does not. */
+	/*
+	 * LNet does not resend it: a message that checks a path must fail if
+	 * the path does.
+	 */
 	if (msg->msg_recovery || msg->msg_no_resend)
 		return true;
 
@@ -79,8 +89,8 @@ bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
 		      struct ro2ib_send_req *req)
 {
 	/*
-	 * What came names no next hop. And LNet sends a GET past its own choice
-	 * of a way to find out about just one (LNetGetForce()): it has no time.
+	 * A received message names no next hop. LNet also sends a GET that
+	 * checks one path without selecting it (LNetGetForce()): no deadline.
 	 */
 	if (!msg->msg_sending)
 		return false;

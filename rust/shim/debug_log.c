@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * LNet's debug log, which "lctl dk" shows. An LNet in which scripts/lnet-probe
- * finds none gets only what is for the console.
+ * LNet's debug log, which "lctl dk" shows. If scripts/lnet-probe finds no debug
+ * log in LNet, only console messages are written.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

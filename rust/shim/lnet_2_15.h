@@ -38,7 +38,7 @@ static inline int ro2ib_notify(struct lnet_ni *lni, struct lnet_nid *nid,
 
 #else /* LNet 2.15 */
 
-/* It lists no others. */
+/* LNet lists IPv4 addresses only. */
 static inline bool ro2ib_inet_is_ipv4(const struct lnet_inetdev *dev)
 {
 	return true;
@@ -49,7 +49,9 @@ static inline __be32 ro2ib_inet_ip(const struct lnet_inetdev *dev)
 	return htonl(dev->li_ipaddr);
 }
 
-/* The name is the address's label, as eth0:1. 0: the interface has gone. */
+/*
+ * The name is the label of the address, as in eth0:1. 0: the interface is gone.
+ */
 static inline int ro2ib_inet_index(const struct lnet_inetdev *dev,
 				   struct net *net)
 {
@@ -97,7 +99,7 @@ static inline bool nid_addr_is_set(const struct lnet_nid *nid)
 	return nid->nid_addr[0];
 }
 
-/* There is nothing to tell it at once that peers ought to know. */
+/* LNet 2.15 has no function that reports the change to peers at once. */
 static inline void lnet_set_link_fatal_state(struct lnet_ni *lni, u32 state)
 {
 	atomic_set(&lni->ni_fatal_error_on, state);
@@ -107,14 +109,14 @@ static inline void lnet_mark_ping_buffer_for_update(void)
 {
 }
 
-/* A message's pages are all of one kind: LNet looks at the first, too. */
+/* All pages of a message are of one kind: LNet looks at the first only, too. */
 static inline bool lnet_md_is_gpu(const struct lnet_libmd *md)
 {
 	return md && md->md_niov &&
 	       lnet_is_rdma_only_page(md->md_kiov[0].bv_page);
 }
 
-/* It is set up when its module is loaded. */
+/* libcfs is set up when its module is loaded. */
 static inline int libcfs_setup(void)
 {
 	return 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The network driver as LNet sees it: struct lnet_lnd and its trampolines, and
- * the LNet functions as the Rust driver sees them.
+ * Driver as LNet sees it: struct lnet_lnd and its trampolines, and the LNet
+ * functions as the Rust driver sees them.
  *
- * Everything here converts between LNet's structures and the flat ones of
- * ro2iblnd_shim.h; decisions are taken on the Rust side.
+ * The functions here convert between LNet's structures and the flat ones of
+ * ro2iblnd_shim.h. The Rust side takes all decisions.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -22,7 +22,7 @@
 #include "ro2iblnd_helpers.h"
 #include "shim.h"
 
-/* Set by ro2ib_shim_register(), before LNet can call anything here. */
+/* Set by ro2ib_shim_register(), before LNet can call a function here. */
 const struct ro2ib_lnd_ops *ro2ib_ops;
 static void *ro2ib_driver;
 
@@ -36,9 +36,9 @@ static struct ro2ib_ni *ro2ib_of(struct lnet_ni *lni)
 }
 
 /*
- * Messages that cannot be finalized where they were given back, because a lock
- * may be held. A work item does it, so that such a message is late, not lost:
- * LNet has its credit, and waits for it when the NI is deleted.
+ * Messages that the caller cannot finalize, because it may hold a lock. A work
+ * item finalizes them later, so that no message is lost: LNet has the credit of
+ * each and waits for it when the NI is deleted.
  */
 static LIST_HEAD(ro2ib_late);
 static DEFINE_SPINLOCK(ro2ib_late_lock);
@@ -69,7 +69,7 @@ static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 				   ni->name);
 		return -EAFNOSUPPORT;
 	}
-	/* Those of a message that is routed need not be of this net. */
+	/* The NIDs of a routed message need not be of this net. */
 	if (!nid_is_nid4(&msg->msg_hdr.src_nid) ||
 	    !nid_is_nid4(&msg->msg_hdr.dest_nid)) {
 		pr_err_ratelimited("%s: a message from or to an IPv6 NID: o2ib supports IPv4 NIDs only\n",
@@ -92,7 +92,7 @@ static int ro2ib_eager_recv(struct lnet_ni *lni, void *private,
 static int ro2ib_recv_common(struct lnet_ni *lni, void *private,
 			     struct ro2ib_recv_req *req)
 {
-	/* What an optimised GET has to deliver LNet describes in the same way. */
+	/* LNet describes the sink of an optimised GET in the same way. */
 	if (req->msg && req->pages.nob)
 		req->pages.gpu = lnet_md_is_gpu(req->msg->msg_md);
 	return ro2ib_ops->recv(ro2ib_of(lni)->priv, private, req);
@@ -108,7 +108,10 @@ static int ro2ib_recv(struct lnet_ni *lni, void *private, struct lnet_msg *msg,
 
 	/* LNet's iterator runs over the message's own array of pieces. */
 	if (WARN_ON_ONCE(!iov_iter_is_bvec(to))) {
-		/* The buffer goes back all the same; LNet finalizes. */
+		/*
+		 * The driver returns the buffer in any case; LNet finalizes the
+		 * message.
+		 */
 		req.msg = NULL;
 		ro2ib_recv_common(lni, private, &req);
 		return -EINVAL;
@@ -156,7 +159,9 @@ static int ro2ib_ctl(struct lnet_ni *lni, unsigned int cmd, void *arg)
 
 	switch (cmd) {
 	case IOC_LIBCFS_GET_PEER:
-		/* "lnetctl debug peer" names one, "lctl peer_list" none. */
+		/*
+		 * "lnetctl debug peer" names a peer, "lctl peer_list" does not.
+		 */
 		if (data->ioc_nid && data->ioc_nid != RO2IB_NID_ANY)
 			return ro2ib_ops->debug_peer(priv, data->ioc_nid);
 		rc = ro2ib_ops->get_peer(priv, data->ioc_count, &nid, &val);
@@ -230,7 +235,7 @@ static void ro2ib_shutdown(struct lnet_ni *lni)
 {
 	struct ro2ib_ni *ni = ro2ib_of(lni);
 
-	/* LNet may shut down an NI whose startup it did not like. */
+	/* LNet may shut down an NI whose startup failed in LNet. */
 	if (!ni)
 		return;
 
@@ -295,7 +300,7 @@ int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
 	}
 
 #ifdef RO2IB_HAVE_LN_LNDS
-	/* LNet panics on a second driver of one type; say no instead. */
+	/* LNet panics on a second driver of a type; refuse instead. */
 	if (READ_ONCE(the_lnet.ln_lnds[O2IBLND])) {
 		pr_err("another driver of network type o2ib is loaded; unload it first\n");
 		return -EBUSY;
@@ -320,14 +325,16 @@ void ro2ib_shim_unregister(void)
 {
 	ro2ib_module_link_remove();
 	lnet_unregister_lnd(&ro2ib_lnd);
-	/* No NI is left, so none is queued; the last one may not have returned. */
+	/*
+	 * No NI is left, so no message is queued; the last work may still run.
+	 */
 	flush_work(&ro2ib_late_work);
 	ro2ib_notifiers_unregister();
 	ro2ib_ops = NULL;
 	ro2ib_driver = NULL;
 }
 
-/* LNet as the driver sees it. */
+/* Functions of LNet for the driver. */
 
 u32 ro2ib_param_timeout(void)
 {
@@ -335,7 +342,7 @@ u32 ro2ib_param_timeout(void)
 
 	if (!t)
 		t = lnet_get_lnd_timeout();
-	/* LNet's own value can round down to 0. */
+	/* LNet's own value can be rounded down to 0. */
 	return t ?: 1;
 }
 
@@ -367,7 +374,7 @@ int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt)
 int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 		     bool rdma)
 {
-	/* Written in full, and large: not to be cleared before. */
+	/* Large, and written in full below: do not clear it first. */
 	struct lnet_nid nid __uninitialized;
 	struct lnet_hdr h __uninitialized;
 	int rc;
@@ -395,10 +402,13 @@ void ro2ib_lnet_finalize_late(struct lnet_msg *msg, int status, u32 health)
 
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)
 {
-	/* LNet may send in it. Without lockdep this would cost each message a call. */
+	/*
+	 * LNet may send in this call. Without lockdep the check would cost each
+	 * message a call.
+	 */
 	if (IS_ENABLED(CONFIG_PROVE_LOCKING))
 		might_sleep();
-	/* LNet asserts this, and stops the node. */
+	/* LNet asserts this, and an assertion stops the node. */
 	if (WARN_ON_ONCE(in_interrupt() || ro2ib_as_interrupt())) {
 		ro2ib_lnet_finalize_late(msg, status, health);
 		return;
@@ -412,7 +422,7 @@ void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)
 struct lnet_msg *ro2ib_lnet_create_reply(struct ro2ib_ni *ni,
 					 struct lnet_msg *get)
 {
-	/* LNet asserts these; it has no MD of a GET that it forwards. */
+	/* LNet asserts these conditions; a GET that LNet forwards has no MD. */
 	if (WARN_ON_ONCE(get->msg_type != LNET_MSG_GET || get->msg_routing ||
 			 get->msg_target_is_router))
 		return NULL;
@@ -456,7 +466,9 @@ struct ro2ib_ni *ro2ib_lnet_find_ni(u64 nid, void **priv)
 	if (!lni)
 		return NULL;
 
-	/* The NID comes from the wire: it may name anybody's NI. */
+	/*
+	 * The NID comes from the peer's message: it may be the NID of any NI.
+	 */
 	if (lni->ni_net->net_lnd != &ro2ib_lnd)
 		goto out_put;
 	ni = ro2ib_of(lni);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The link /sys/module/ko2iblnd to this module.
+ * Link /sys/module/ko2iblnd to this module.
  *
  * lnetctl reads and writes parameters of ko2iblnd there ("lnetctl service-id",
  * "lnetctl net set --lnd-timeout"), and tests of Lustre look for it.
  *
- * A module that is called ko2iblnd cannot be loaded while the link is there:
- * the kernel finds its name taken. Lustre's would make LNet panic, because LNet
- * has a driver of that type already.
+ * While the link exists, the kernel cannot load a module with the name
+ * ko2iblnd: the name is taken. Lustre's ko2iblnd would make LNet panic, because
+ * LNet already has a driver of that type.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

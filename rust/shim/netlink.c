@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The netlink attributes by which lnetctl shows and sets the tunables of an NI.
- * LNet 2.15 has none for drivers.
+ * Netlink attributes by which lnetctl shows and sets the tunables of an NI.
+ * LNet 2.15 has no such attributes for drivers.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -28,7 +28,7 @@ enum ro2ib_tun_attr {
 	RO2IB_TUN_CONNS_PER_PEER,
 	RO2IB_TUN_TIMEOUT,
 	RO2IB_TUN_TOS,
-	/* ko2iblnd has none of these. */
+	/* ko2iblnd has none of these attributes. */
 	RO2IB_TUN_RETRY_COUNT,
 	RO2IB_TUN_RNR_RETRY_COUNT,
 	RO2IB_TUN_KEEPALIVE,
@@ -42,9 +42,9 @@ enum ro2ib_tun_attr {
 #define RO2IB_TUN_MAX (__RO2IB_TUN_MAX_PLUS_ONE - 1)
 
 /*
- * All values are numbers: "lnetctl import" refuses a file with a text among
- * the tunables of a driver, and files are made of what "lnetctl net show"
- * prints.
+ * All values are numbers: "lnetctl import" refuses a file that has a string
+ * among the tunables of a driver, and administrators make such files from the
+ * output of "lnetctl net show".
  */
 const struct ln_key_list ro2ib_tunables_keys = {
 	.lkl_maxattr = RO2IB_TUN_MAX,
@@ -120,7 +120,7 @@ const struct ln_key_list ro2ib_tunables_keys = {
 	},
 };
 
-/* Puts the speed of the link where the driver chose the depth of queues by it. */
+/* Puts the link speed if the driver chose the queue depth by it. */
 static int ro2ib_put_depth_mbps(struct sk_buff *skb, const struct ro2ib_ni *ni)
 {
 	if (ro2ib_ni_depth_by(ni) != RO2IB_DEPTH_CHOSEN)
@@ -130,7 +130,7 @@ static int ro2ib_put_depth_mbps(struct sk_buff *skb, const struct ro2ib_ni *ni)
 			   READ_ONCE(ni->mbps));
 }
 
-/* Connections that still run with what was in force before. Atomic. */
+/* Returns the number of connections that still use earlier tunables. Atomic. */
 static u32 ro2ib_older_conns(const struct ro2ib_ni *ni)
 {
 	/* Pairs with the store in ro2ib_startup(). */
@@ -140,8 +140,8 @@ static u32 ro2ib_older_conns(const struct ro2ib_ni *ni)
 }
 
 /*
- * Atomic: LNet holds a spinlock. Not -EMSGSIZE where there is no more room: LNet
- * (2.17) begins the same dump again then, without end.
+ * Atomic: LNet holds a spinlock. Does not return -EMSGSIZE if the buffer is
+ * full: LNet (2.17) would restart the same dump without end.
  */
 int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		     bool export_backup)
@@ -170,7 +170,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	    nla_put_u16(skb, RO2IB_TUN_CONNS_PER_PEER, t->lnd_conns_per_peer))
 		return -ENOBUFS;
 
-	/* A backup that is loaded elsewhere must not pin this node's value. */
+	/* A backup that another node loads must not pin this node's value. */
 	if (!export_backup &&
 	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT,
 			ni ? ro2ib_ni_timeout(ni) : ro2ib_param_timeout()))
@@ -179,7 +179,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	if (nla_put_s16(skb, RO2IB_TUN_TOS, t->lnd_tos))
 		return -ENOBUFS;
 
-	/* Of this driver, and none of them can be set here. */
+	/* Attributes of this driver only; none of them can be set here. */
 	if (ni && !export_backup &&
 	    (nla_put_u16(skb, RO2IB_TUN_RETRY_COUNT,
 			 ro2ib_ni_retry_count(ni)) ||
@@ -243,21 +243,24 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		hi = 255;
 		break;
 	default:
-		/* map_on_demand, timeout and what follows tos are only shown */
+		/*
+		 * map_on_demand, timeout and the attributes after tos are
+		 * read-only
+		 */
 		return 0;
 	}
 
 	t = &tun->lnd_tun_u.lnd_o2ib;
 	name = ro2ib_tunables_keys.lkl_list[type].lkp_value;
 	v = nla_get_s64(attr);
-	/* lnetctl 2.16 writes -1 so, also where nobody said a tos. */
+	/* lnetctl 2.16 writes -1 like this, also if the user gave no tos. */
 	if (type == RO2IB_TUN_TOS && v == U32_MAX)
 		v = -1;
 	rc = ro2ib_nl_range(name, v, lo, hi);
 	if (rc)
 		return rc;
 
-	/* "lnetctl net set" writes to an NI that runs. */
+	/* "lnetctl net set" writes to a running NI. */
 	rcu_read_lock();
 	ni = ro2ib_ni_with_tunables(tun);
 	switch (type) {
@@ -285,7 +288,10 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		if (ni)
 			ro2ib_tune_told(ni, name, ro2ib_ni_conns_per_peer(ni),
 					max_t(s64, v, 1));
-		/* 0 is 1; what a start completes is not completed here. */
+		/*
+		 * 0 means 1; only a startup completes the tunables, not this
+		 * call.
+		 */
 		WRITE_ONCE(t->lnd_conns_per_peer, ni ? max_t(s64, v, 1) : v);
 		break;
 	case RO2IB_TUN_TOS:

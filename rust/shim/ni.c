@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The life of an NI in the shim: choice of its interface and address,
- * references, and the state of its link.
+ * NI in the shim: choice of its interface and address, references, and link
+ * state.
  *
  * Locking: ro2ib_ni_mutex guards the list of NIs and their link state. The
- * notifiers take it with rtnl held, so nothing may take rtnl under it. The list
- * may be read under RCU, too.
+ * notifiers take it with rtnl held, so no holder of it may take rtnl. RCU
+ * readers may read the list, too.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -26,16 +26,19 @@
 static LIST_HEAD(ro2ib_ni_list);
 static DEFINE_MUTEX(ro2ib_ni_mutex);
 
-/* How often a shutdown that waits for references says so. */
+/* Period of the log line of a shutdown that waits for references. */
 #define RO2IB_WAIT_WARN	(15 * HZ)
 
-/* How long a link that is being set down waits for peers to be told, in ms. */
+/*
+ * Longest wait of a link that is being set down until peers got the
+ * disconnects, in ms.
+ */
 #define RO2IB_LEAVE_MAX		500
 #define RO2IB_LEAVE_STEP	10
 
 /*
- * How long several links that are set down one after the other wait together at
- * most, in ms, within one period: rtnl is held meanwhile.
+ * Longest total wait of several links that are set down one after the other, in
+ * ms, within one period: rtnl is held meanwhile.
  */
 #define RO2IB_LEAVE_TOTAL	1000
 #define RO2IB_LEAVE_PERIOD	(10 * HZ)
@@ -50,8 +53,9 @@ static bool ro2ib_addr_matches(const struct lnet_nid *nid,
 }
 
 /*
- * Find the interface in the list by name (NULL: any) and by the address in the
- * NID, if it has one. Returns its index, or a negative errno after saying why.
+ * Finds the interface in the list by name (NULL: any) and by the address in the
+ * NID, if it has one. Returns its index, or logs the error and returns a
+ * negative errno.
  */
 static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 			  const struct lnet_inetdev *devs, int n)
@@ -140,7 +144,7 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 }
 
 /*
- * Choose the interface of an NI, and complete the lnet_ni and the part of the
+ * Chooses the interface of an NI, and completes the lnet_ni and the part of the
  * configuration that depend on it. Takes rtnl, sleeps.
  */
 int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
@@ -195,7 +199,7 @@ int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 
 	rc = 0;
 #ifdef RO2IB_HAVE_DEFAULT_CPTS
-	/* After ni_dev_cpt is known, before anything is placed by CPT. */
+	/* Needs ni_dev_cpt; must precede all placement by CPT. */
 	rc = lnet_ni_set_default_cpts(lni);
 	if (rc)
 		pr_err_ratelimited("%s: cannot bind to CPTs: %d\n", cfg->name,
@@ -245,7 +249,10 @@ void ro2ib_ni_put(struct ro2ib_ni *ni)
 		complete(&ni->released);
 }
 
-/* Drop the shim's reference and free the NI once the driver has dropped its. */
+/*
+ * Drops the shim's reference and frees the NI after the driver has dropped its
+ * own.
+ */
 void ro2ib_ni_release(struct ro2ib_ni *ni)
 {
 	ro2ib_ni_put(ni);
@@ -265,7 +272,10 @@ void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev)
 
 	if (dev)
 		get_device(dev);
-	/* An NI that loses its device may just be finding another one. */
+	/*
+	 * An NI that loses its device may already be looking for another
+	 * device.
+	 */
 	old = xchg((__force struct device **)&ni->dma_dev, dev);
 	if (old) {
 		synchronize_rcu();
@@ -294,8 +304,8 @@ unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx)
 /* State of the link */
 
 /*
- * The interface of the NI, if it is there and has the NI's address. Under
- * rcu_read_lock().
+ * Returns the interface of the NI if the interface exists and has the NI's
+ * address. Under rcu_read_lock().
  */
 static struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
 {
@@ -316,9 +326,10 @@ static struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
 }
 
 /*
- * The address came or went somewhere. As long as the interface has it, who else
- * has it does not matter (lo, for a load balancer). If it has not any more, the
- * interface may have been made anew, or the address moved to another one.
+ * Called when any interface gets or loses the NI's address. While the NI's
+ * interface has the address, other holders do not matter (lo, for a load
+ * balancer). If it lost the address, the interface may have been created again,
+ * or the address has moved to another interface.
  */
 static void ro2ib_find_home(struct ro2ib_ni *ni)
 {
@@ -356,9 +367,9 @@ bool ro2ib_ni_is_bonded(const struct ro2ib_ni *ni)
 }
 
 /*
- * State of the interface for the NI's address: RO2IB_LINK_UP, DOWN or NO_CARRIER.
- * Connections over InfiniBand do not go through IPoIB. A bond of IPoIB counts as
- * down: which port is in use depends on its carriers.
+ * Returns the state of the interface for the NI's address: RO2IB_LINK_UP, DOWN
+ * or NO_CARRIER. Connections over InfiniBand do not go through IPoIB. A bond of
+ * IPoIB counts as down: the active port depends on the carriers of the bond.
  */
 static enum ro2ib_link_event ro2ib_link_state(const struct ro2ib_ni *ni)
 {
@@ -376,13 +387,13 @@ static enum ro2ib_link_event ro2ib_link_state(const struct ro2ib_ni *ni)
 	return link;
 }
 
-/* Whether only this driver reports that the NI cannot be used. */
+/* Returns whether only this driver reports that the NI cannot be used. */
 static bool ro2ib_ni_down(unsigned long fatal)
 {
 	return fatal && !(fatal & RO2IB_FATAL_TOLD);
 }
 
-/* Of the reasons in @mask there are those in @on; tell LNet when the sum changed. */
+/* Sets the reasons in @mask to those in @on; tells LNet if the sum changed. */
 static void ro2ib_ni_fatal(struct ro2ib_ni *ni, unsigned long mask,
 			   unsigned long on)
 {
@@ -399,7 +410,10 @@ static void ro2ib_ni_fatal(struct ro2ib_ni *ni, unsigned long mask,
 		return;
 
 	lnet_set_link_fatal_state(ni->ni, !!ni->fatal);
-	/* LNet tells its peers; before the NI is active there is nothing to. */
+	/*
+	 * LNet tells its peers; it has no peers to tell before the NI is
+	 * active.
+	 */
 	if (ro2ib_ni_active(ni))
 		lnet_mark_ping_buffer_for_update();
 }
@@ -449,9 +463,9 @@ static bool ro2ib_routes_elsewhere(const struct ro2ib_ni *ni,
 }
 
 /*
- * Returns why peers may not reach the NI: what another interface does that has
- * an address in the same subnet, and is on the same link if the network is set
- * up right. NULL: nothing. *@rival is that interface.
+ * Returns why peers may not reach the NI: the fault of another interface that
+ * has an address in the same subnet and, if the network is set up right, is on
+ * the same link. Returns NULL if there is none. *@rival is that interface.
  */
 static const char *ro2ib_arp_fault(const struct ro2ib_ni *ni,
 				   const struct net_device **rival)
@@ -494,9 +508,9 @@ static const char *ro2ib_arp_fault(const struct ro2ib_ni *ni,
 }
 
 /*
- * Say once what is wrong if the node has two interfaces in one subnet: peers
- * would send to the adapter of the other one, and all that they see is a
- * handshake that takes too long.
+ * Logs once if the node has two interfaces in one subnet and its ARP settings
+ * are wrong: peers would send to the adapter of the other interface, and their
+ * only symptom is a handshake that takes too long.
  */
 static void ro2ib_ni_check_arp(struct ro2ib_ni *ni)
 {
@@ -548,9 +562,9 @@ void ro2ib_ni_unpublish(struct ro2ib_ni *ni)
 	synchronize_rcu();
 }
 
-/* What may change at any time */
+/* Settings that may change at any time */
 
-/* The parameter ni_tune changed. */
+/* Called when the parameter ni_tune changed. */
 void ro2ib_ni_retune(void)
 {
 	struct ro2ib_ni *ni;
@@ -561,7 +575,7 @@ void ro2ib_ni_retune(void)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
-/* Have the driver look again at what it derived from parameters. */
+/* Makes the driver derive its values from the parameters again. */
 void ro2ib_ni_settings_changed(void)
 {
 	struct ro2ib_ni *ni;
@@ -572,7 +586,7 @@ void ro2ib_ni_settings_changed(void)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
-/* The running NI that these tunables are of, or NULL. Under rcu_read_lock(). */
+/* Returns the running NI of these tunables, or NULL. Under rcu_read_lock(). */
 const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables)
 {
 	const struct ro2ib_ni *ni;
@@ -583,7 +597,7 @@ const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables)
 	return NULL;
 }
 
-/* A running NI of that net, or NULL. Under rcu_read_lock(). */
+/* Returns a running NI of that net, or NULL. Under rcu_read_lock(). */
 const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net)
 {
 	const struct ro2ib_ni *ni;
@@ -595,8 +609,9 @@ const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net)
 }
 
 /*
- * The driver knows the device now, or its port runs at another speed. Until
- * the NI is on the list what was chosen goes to LNet (ro2ib_tunables_settle()).
+ * Called when the driver has found the device, or the speed of its port
+ * changed. Until the NI is on the list, LNet gets the chosen values
+ * (ro2ib_tunables_settle()).
  */
 void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 {
@@ -609,7 +624,7 @@ void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
-/* The chosen depth and credits, both of one moment. */
+/* Returns the chosen depth and credits, both of one moment. */
 void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits)
 {
 	mutex_lock(&ro2ib_ni_mutex);
@@ -618,9 +633,11 @@ void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
-/* Notifiers; rtnl is held by the callers of all chains. */
+/* Notifiers; the callers of all chains hold rtnl. */
 
-/* Is @dev the interface of the NI? It may be unlisted by now. */
+/*
+ * Returns whether @dev is the interface of the NI. @dev may be unlisted by now.
+ */
 static bool ro2ib_ni_is_on(const struct ro2ib_ni *ni,
 			   const struct net_device *dev)
 {
@@ -628,8 +645,9 @@ static bool ro2ib_ni_is_on(const struct ro2ib_ni *ni,
 }
 
 /*
- * Is it that, or below it? The notifiers of an upper interface are called when
- * the change below has happened. What is below may be in another namespace.
+ * Returns whether @dev is the interface of the NI or below it. The notifiers of
+ * an upper interface run after the change of the lower interface. A lower
+ * interface may be in another namespace.
  */
 static bool ro2ib_ni_rests_on(const struct ro2ib_ni *ni, struct net_device *dev)
 {
@@ -644,9 +662,10 @@ static bool ro2ib_ni_rests_on(const struct ro2ib_ni *ni, struct net_device *dev)
 }
 
 /*
- * Whether the interface has the address once more, with a prefix of another
- * length, and nothing ends. Over RoCE it does: the RDMA core takes the GID of the
- * address away with one of them, whatever others there are.
+ * Returns whether the interface has the address a second time, with another
+ * prefix length, so that no connection ends. Over RoCE connections end: the
+ * RDMA core removes the GID of the address with either of them, whatever others
+ * there are.
  */
 static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
 {
@@ -659,8 +678,8 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
 }
 
 /*
- * Does the NI lose its link if @dev does not rest on @below any more, which may
- * be @dev itself, or without @ip of @dev?
+ * Returns whether the NI loses its link if @dev does not rest on @below any
+ * more, which may be @dev itself, or without @ip of @dev.
  */
 static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
 			   const struct net_device *below, __be32 ip)
@@ -682,15 +701,17 @@ static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
 }
 
 /*
- * An interface, or an address of it, is about to go. Have the connections end
- * while their peers can still be told: afterwards there is no route, and a
- * message of the CM without a route is the death of rxe's queue pair for them.
- * Waits for that, with rtnl held: a moment, and RO2IB_LEAVE_MAX at most, or what
- * earlier links have left of RO2IB_LEAVE_TOTAL. None of
- * what it waits for takes rtnl, but for a queue pair that is being made with
- * ib_mtu: of that one it waits in vain, as of answers to a VLAN that is being
- * deleted. Whose link was down has nothing to end, and is not waited for. Not
- * for IPoIB: the CM does not send through it.
+ * Closes connections while their peers can still receive a disconnect: an
+ * interface, or an address of it, is about to go. Afterwards there is no route,
+ * and a CM message without a route kills rxe's queue pair for CM messages.
+ *
+ * Waits for the closes with rtnl held: a moment, and RO2IB_LEAVE_MAX at most,
+ * or the rest that earlier links have left of RO2IB_LEAVE_TOTAL. No close takes
+ * rtnl, except that of a connection whose queue pair is being created with
+ * ib_mtu: the wait for it times out, as does the wait for answers to a VLAN
+ * that is being deleted. An NI whose link was down has no connection to close,
+ * and causes no wait. IPoIB causes none either: the CM does not send through
+ * it.
  */
 static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
 			__be32 ip)
@@ -740,9 +761,9 @@ static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
 	}
 	waited = min(waited + (jiffies - begin), total);
 	/*
-	 * The CM answers what has just come in. The kernel waits for RCU before
-	 * the interface of an adapter is down and its routes go, and has no
-	 * reason to with an interface that rests on others.
+	 * The CM answers the messages that have just come in. The kernel waits
+	 * for RCU before the interface of an adapter is down and its routes go,
+	 * but not for an interface that rests on others.
 	 */
 	if (told && !list_empty(&dev->adj_list.lower))
 		synchronize_rcu();
@@ -782,9 +803,8 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 		if (!ro2ib_ni_rests_on(ni, dev))
 			continue;
 		/*
-		 * A bond fails over, IPoIB has another address now, or the
-		 * MTU is another one. A VLAN has events of its own for what
-		 * concerns it.
+		 * A bond failed over, IPoIB has another address, or the MTU
+		 * changed. A VLAN has events of its own for its changes.
 		 */
 		if (tell != RO2IB_LINK_UP && ro2ib_ni_is_on(ni, dev))
 			ro2ib_ops->link_event(ni->priv, tell);
@@ -795,9 +815,9 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 }
 
 /*
- * An interface that rests on another one is being deleted, or a port leaves its
- * bridge. The event of the upper interface comes when nothing reaches it any
- * more, and when its GIDs are gone.
+ * Handles the deletion of an interface that rests on another one, or of a port
+ * that leaves its bridge. The event of the upper interface comes when no
+ * message reaches it any more, and when its GIDs are gone.
  */
 static int ro2ib_netdev_early_event(struct notifier_block *nb,
 				    unsigned long event, void *ptr)
@@ -844,7 +864,9 @@ static int ro2ib_inetaddr_leaving(struct notifier_block *nb,
 	return NOTIFY_DONE;
 }
 
-/* Before that of the RDMA core, which has the GIDs of a VLAN taken away. */
+/*
+ * Must precede the notifier of the RDMA core, which removes the GIDs of a VLAN.
+ */
 static struct notifier_block ro2ib_netdev_early_nb = {
 	.notifier_call = ro2ib_netdev_early_event,
 	.priority = 1,
@@ -854,7 +876,7 @@ static struct notifier_block ro2ib_netdev_nb = {
 	.notifier_call = ro2ib_netdev_event,
 };
 
-/* Before the routing table's, which takes the routes of the address away. */
+/* Must precede the routing table's, which removes the routes of the address. */
 static struct notifier_block ro2ib_inetaddr_early_nb = {
 	.notifier_call = ro2ib_inetaddr_leaving,
 	.priority = 1,

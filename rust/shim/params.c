@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Module parameters: every parameter of ko2iblnd, by the same name, type,
+ * Module parameters: every parameter of ko2iblnd, with the same name, type,
  * default and permission, so that existing modprobe configuration and tools
  * that read /sys/module/.../parameters keep working; and "probe".
  *
- * A value outside the range of a parameter is refused where it is set, with
- * one line that names the parameter, the value and the range: the module does
- * not load, or the write to sysfs fails. Values that ko2iblnd clamps rather
- * than refuses are clamped here too (tunables.c).
+ * A parameter rejects a value outside its range, with one log line that names
+ * the parameter, the value and the range: the module does not load, or the
+ * write to sysfs fails. Values that ko2iblnd clamps are clamped here too
+ * (tunables.c).
  *
  * No function of LNet is used here.
  */
@@ -41,7 +41,10 @@ static int ro2ib_param_parse(const char *val, const struct kernel_param *kp,
 	return rc;
 }
 
-/* Take a value that is in order. @late: what it counts for, if not at once. */
+/*
+ * Stores a valid value. @late: what the value applies to, if not to all at
+ * once.
+ */
 static void ro2ib_param_take(const struct kernel_param *kp, int v,
 			     const char *late)
 {
@@ -91,7 +94,7 @@ static const struct kernel_param_ops ro2ib_param_ops = {
 	.get = ro2ib_param_get,
 };
 
-/* Connections that are there go by what they were made with. */
+/* Existing connections keep the value they were created with. */
 static int ro2ib_conn_param_set(const char *val, const struct kernel_param *kp)
 {
 	return ro2ib_param_set_late(val, kp, "; for new connections");
@@ -135,7 +138,7 @@ static const struct kernel_param_ops ro2ib_mtu_ops = {
 	.get = ro2ib_param_get,
 };
 
-/* probe is 0 or in a range, and what waits by it is to wait by the new one. */
+/* probe is 0 or in a range; waits of the old length must get the new length. */
 static int ro2ib_probe_set(const char *val, const struct kernel_param *kp)
 {
 	const struct ro2ib_param *p = kp->arg;
@@ -177,9 +180,10 @@ RO2IB_PARAM(cksum, int, 0, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(cksum, "non-zero: checksum outgoing messages (not RDMA data)");
 
 /*
- * LNet gives each message a deadline. From 2.17 on it computes that from the
- * driver's timeout. Before, it has one of its own (50 s with 2.15), and sends
- * nothing again that fails later; LNet's own timeout for a driver fits it.
+ * LNet gives each message a deadline. From 2.17 on LNet computes it from the
+ * driver's timeout. Older versions have a deadline of their own (50 s with
+ * 2.15), and do not resend a message that fails later; LNet's own timeout for a
+ * driver fits that deadline.
  */
 #ifdef RO2IB_HAVE_GET_TIMEOUT
 #define RO2IB_TIMEOUT_DEFAULT	50

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Private to rust/shim/: module parameters as its other files read them. Those
- * that may change at run time are in ro2iblnd_shim.h, for the driver too.
+ * Module parameters as the other files of rust/shim/ read them; private to
+ * them. Parameters that may change at run time are in ro2iblnd_shim.h, for the
+ * driver too.
  */
 #ifndef RO2IB_SHIM_PARAMS_H
 #define RO2IB_SHIM_PARAMS_H
@@ -17,7 +18,7 @@ static inline bool ro2ib_param_tells(void)
 	return THIS_MODULE->state == MODULE_STATE_LIVE;
 }
 
-/* As given: 0 stands for LNet's own value. Any context. */
+/* Returns the configured value: 0 stands for LNet's own value. Any context. */
 u32 ro2ib_param_timeout_raw(void);
 
 /* Fixed at load time. */
@@ -36,14 +37,14 @@ int ro2ib_param_fmr_cache(void);
 int ro2ib_param_tos(void);
 const char *ro2ib_param_ipif_name(void);
 
-/* Was it given, maybe as what it is by default? */
+/* Returns whether the user gave the parameter, maybe with its default value. */
 bool ro2ib_param_credits_given(void);
 bool ro2ib_param_peer_credits_given(void);
 
-/* Copies what is fixed at load time and not tunable per NI. */
+/* Copies the parameters that are fixed at load time and not tunable per NI. */
 void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg);
 
-/* Have the driver look again at what it derived from parameters. ni.c */
+/* Makes the driver derive its values from the parameters again. In ni.c. */
 void ro2ib_ni_settings_changed(void);
 
 #endif /* RO2IB_SHIM_PARAMS_H */

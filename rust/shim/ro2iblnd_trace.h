@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The trace points of the driver, for perf, trace-cmd and bpftrace; what they
- * say is in Documentation/tracing.md. Read several times, by the kernel's
- * headers that make code of it.
+ * Trace points of the driver, for perf, trace-cmd and bpftrace.
+ * Documentation/tracing.md describes them. The kernel's headers read this file
+ * several times to generate code.
  *
  * All text is in arrays of one size, because __string() and __assign_str() are
  * not the same in all kernels, and because every tool can show such an array.
- * No address of memory is in any event.
+ * No event contains an address of memory.
  *
  * Enabling or disabling an event sets or clears its bit in ro2ib_trace_on
  * (trace.c). The Rust side reads only that word while no event is enabled.
@@ -44,7 +44,7 @@ int ro2ib_trace_refuse_begin(void);
 void ro2ib_trace_refuse_end(void);
 #endif
 
-/* Which connection: in front of every event but refusals. */
+/* Fields of the connection: first in every event except those of rejects. */
 #define RO2IB_CONN_FIELDS					\
 	__array(char, ni, RO2IB_TRACE_NID)			\
 	__array(char, peer, RO2IB_TRACE_NID)			\

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Parameters that are texts and may be changed at any time: who may connect
- * ("access"), and how NIs are tuned ("ni_tune"). What they mean is known to
- * the Rust side (rust/policy/nid_rules.rs); here they are kept, and what ni_tune
- * says is written to the NIs.
+ * Text parameters that may change at any time: the access list ("access"), and
+ * the tunables of NIs ("ni_tune"). The Rust side parses them
+ * (rust/policy/nid_rules.rs); this file stores them, and writes the values of
+ * ni_tune to the NIs.
  *
  * A text is replaced as a whole and read under RCU.
  */
@@ -20,8 +20,8 @@
 #include "shim.h"
 
 /*
- * What fits into a file of sysfs, with a newline, and what a precision of the
- * kernel's formats can be: pages of 64 KiB have more.
+ * A file of sysfs has room for this many bytes with a newline, and the kernel's
+ * formats take this precision at most: pages of 64 KiB are larger.
  */
 #define RO2IB_TEXT_MAX	(PAGE_SIZE - 2 < S16_MAX ? PAGE_SIZE - 2 : 0UL + S16_MAX)
 
@@ -30,7 +30,7 @@ struct ro2ib_text {
 	char text[];
 };
 
-/* One of the parameters. Setting is serialised by the kernel, per module. */
+/* Text parameter. The kernel serialises writes, per module. */
 struct ro2ib_text_param {
 	struct ro2ib_text __rcu *now;
 	int (*check)(const char *text, size_t len);	/* number of clauses */
@@ -45,7 +45,7 @@ static bool ro2ib_text_same(const struct ro2ib_text *a,
 	return a->len == b->len && !memcmp(a->text, b->text, a->len);
 }
 
-/* True: it is another text. */
+/* Returns whether the text changed. */
 static bool ro2ib_text_put(struct ro2ib_text_param *p, struct ro2ib_text *next)
 {
 	struct ro2ib_text *old = rcu_replace_pointer(p->now, next, true);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Private to rust/shim/: what the shim's C files share, and the one place that
- * includes LNet's headers.
+ * Definitions shared by the C files of rust/shim/, private to them; only this
+ * header includes LNet's headers.
  *
  * LNet differs between releases. scripts/lnet-probe reads the headers of the
- * tree the module is built for and defines RO2IB_HAVE_* for what it found; no
- * version numbers are compared anywhere.
+ * LNet tree that the module is built for and defines RO2IB_HAVE_* for each
+ * thing it found; no version numbers are compared anywhere.
  */
 #ifndef RO2IB_SHIM_PRIVATE_H
 #define RO2IB_SHIM_PRIVATE_H
@@ -38,12 +38,12 @@
 #include "ro2iblnd_compat.h"
 #include "ro2iblnd_shim.h"
 
-/* What old kernels have no word for is cleared there. */
+/* Kernels without this attribute clear the variable. */
 #ifndef __uninitialized
 #define __uninitialized
 #endif
 
-/* Why an NI is marked fatal; bits of ro2ib_ni.fatal. */
+/* Reasons why an NI is marked fatal; bits of ro2ib_ni.fatal. */
 #define RO2IB_FATAL_LINK	BIT(0)	/* interface or address is down */
 #define RO2IB_FATAL_PORT	BIT(1)	/* the driver says the HCA port is down */
 #define RO2IB_FATAL_TOLD	BIT(2)	/* the driver told people what is wrong */

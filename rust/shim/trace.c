@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Trace points: perf, trace-cmd and bpftrace find them as ro2iblnd:*. The Rust
- * side reads one word to know what is looked at; only then it comes here.
+ * side reads one word to know which are enabled; it calls these functions only
+ * then.
  */
 #include <linux/compiler.h>
 #include <linux/module.h>
@@ -15,8 +16,8 @@
 u32 ro2ib_trace_on;
 
 /*
- * Called by the kernel for the first and the last who looks, under its mutex
- * for trace points.
+ * Called by the kernel when the first user enables the trace point and when the
+ * last disables it, under the kernel's mutex for trace points.
  */
 #define RO2IB_TRACE_SWITCH(name, bit)					\
 int ro2ib_trace_##name##_begin(void)					\

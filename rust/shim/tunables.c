@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tunables of an NI: defaults, and completion of what the user left open.
+ * Tunables of an NI: defaults, and completion of the values that the user left
+ * open.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -36,7 +37,7 @@ static void ro2ib_o2ib_defaults(struct lnet_ioctl_config_o2iblnd_tunables *t)
 #endif
 }
 
-/* Fill in what is -1 and bring the credits into range. */
+/* Replaces values of -1 and brings the credits into range. */
 static int
 ro2ib_complete_cmn(struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 {
@@ -71,7 +72,7 @@ ro2ib_peer_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 	       !ro2ib_param_peer_credits_given();
 }
 
-/* As above. They follow peer credits that are chosen, and no others. */
+/* As above. These credits follow chosen peer credits, and no others. */
 static bool
 ro2ib_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 {
@@ -79,7 +80,10 @@ ro2ib_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 	       ro2ib_peer_credits_open(cmn);
 }
 
-/* Returns how many credits a NOOP returns with @pc peer credits; @hiw 0: the default. */
+/*
+ * Returns the number of credits that make a NOOP return them, with @pc peer
+ * credits; @hiw 0: the default.
+ */
 u32 ro2ib_clamp_hiw(u32 hiw, u32 pc)
 {
 	if (!hiw)
@@ -87,7 +91,10 @@ u32 ro2ib_clamp_hiw(u32 hiw, u32 pc)
 	return clamp(hiw, pc / 2, max(pc, 1U) - 1);
 }
 
-/* Fills in what follows from the peer credits @pc, unless it was given. */
+/*
+ * Fills in the values that follow from the peer credits @pc, unless the user
+ * gave them.
+ */
 static void ro2ib_derive(struct lnet_ioctl_config_o2iblnd_tunables *t, u32 pc)
 {
 	t->lnd_peercredits_hiw = ro2ib_clamp_hiw(t->lnd_peercredits_hiw, pc);
@@ -99,7 +106,9 @@ static void ro2ib_derive(struct lnet_ioctl_config_o2iblnd_tunables *t, u32 pc)
 					pc * 2);
 }
 
-/* Fill in what is 0, and check what nobody else has. */
+/*
+ * Replaces values of 0, and checks the values that LNet and its tools do not.
+ */
 static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t)
 {
 	t->lnd_version = RO2IB_TUNABLES_VERSION;
@@ -143,8 +152,8 @@ static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t)
 }
 
 /*
- * LNet's tunables are those of the net: its first NI has completed them, and
- * where nobody had said a depth each NI of it has one of its own.
+ * LNet has tunables per net: the first NI of a net has completed them, and if
+ * the user gave no depth, each NI of the net has a depth of its own.
  */
 static bool ro2ib_net_is_open(const struct lnet_net *net)
 {
@@ -193,8 +202,9 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 }
 
 /*
- * The device is known, and what fits it: LNet gets what it goes by, before the
- * NI is in use. Not for a further NI of a net, which has what its first has.
+ * Gives LNet the values that fit the device, now that it is known and before
+ * the NI is in use. Not for a further NI of a net, which uses the values of the
+ * first.
  */
 void ro2ib_tunables_settle(struct ro2ib_ni *ni)
 {
@@ -215,10 +225,11 @@ void ro2ib_tunables_settle(struct ro2ib_ni *ni)
 }
 
 /*
- * The LND part stays as the parameters have it: what is derived from the
- * peer credits (high-water mark, concurrent sends) can only be derived once
- * the user's own choice of these is known, at startup. So do credits that
- * nobody gave: what the user says next must be seen as said.
+ * The LND part keeps the values of the parameters: the values derived from the
+ * peer credits (high-water mark, concurrent sends) can only be derived at
+ * startup, once the user's own choice of these is known. The same holds for
+ * credits that the user did not give: a value that the user gives later must be
+ * recognised as given.
  */
 int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
 		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn)

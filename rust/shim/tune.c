@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tunables of an NI that runs: what is in force, by whom it was set last
+ * Tunables of a running NI: the values in force, by whom each was set last
  * (LNet's tools or the parameter ni_tune), and one line in the log for each
  * change.
  *
- * What LNet has a place for (connections per peer, ToS) is kept there, so that
- * its tools see and set it; the rest is in the shim's NI. All of it is single
- * words, read at any time.
+ * LNet stores the tunables that its structures have (connections per peer,
+ * ToS), so that its tools show and set them; the shim's NI stores the rest. All
+ * of them are single words, read at any time.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -40,7 +40,7 @@ s32 ro2ib_ni_tos(const struct ro2ib_ni *ni)
 #ifdef RO2IB_HAVE_TUN_TOS
 	s32 tos = READ_ONCE(ro2ib_o2ib_of(ni)->lnd_tos);
 #else
-	/* LNet has no place for it. */
+	/* LNet has no field for it. */
 	s32 tos = READ_ONCE(ni->tune.tos);
 
 	if (!ro2ib_is_set(tos))
@@ -113,7 +113,7 @@ u32 ro2ib_ni_probe(const struct ro2ib_ni *ni)
 
 /* Changes */
 
-/* Whether it is too late for the connections that are there. */
+/* Whether the change comes too late for existing connections. */
 enum ro2ib_from { RO2IB_FROM_NOW, RO2IB_FROM_NEXT_CONN };
 
 static void ro2ib_tell(const struct ro2ib_ni *ni, const char *key, s32 was,
@@ -128,7 +128,7 @@ static void ro2ib_tell(const struct ro2ib_ni *ni, const char *key, s32 was,
 		pr_info("%s: %s is %d now, was %d\n", ni->name, key, is, was);
 }
 
-/* Of a new NI nothing was said before, so all that is said now is a change. */
+/* A new NI has no earlier values, so all that ni_tune sets now is a change. */
 void ro2ib_tune_init(struct ro2ib_ni *ni)
 {
 	ni->tune = (struct ro2ib_tuning){
@@ -145,9 +145,9 @@ void ro2ib_tune_init(struct ro2ib_ni *ni)
 }
 
 /*
- * Write what ni_tune says, and say what changed by it if @tell. What it says
- * no longer falls back to the parameter, or stays as LNet has it. The caller
- * sees to it that nobody else does so at the same time.
+ * Writes the values of ni_tune, and logs the changes if @tell. A value that
+ * ni_tune does not set any more falls back to the parameter, or stays as LNet
+ * has it. The caller serialises calls for an NI.
  */
 void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 {
@@ -168,7 +168,7 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 	struct ro2ib_tuning next;
 
 	ro2ib_tuning_of(ni->nid, &next);
-	/* Only when it changes: LNet's tools may have set another one since. */
+	/* Only if it changes: LNet's tools may have set another value since. */
 	if (ro2ib_is_set(next.conns_per_peer) &&
 	    next.conns_per_peer != ni->tune.conns_per_peer)
 		WRITE_ONCE(t->lnd_conns_per_peer, next.conns_per_peer);
@@ -203,19 +203,25 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 	ro2ib_tell(ni, "probe", was.probe, ro2ib_ni_probe(ni), RO2IB_FROM_NOW);
 }
 
-/* The depth that fits the link is another, or known at last. */
+/*
+ * Called when the depth that fits the link changed, or is known for the first
+ * time.
+ */
 void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth)
 {
 	u32 was = ro2ib_ni_peer_credits(ni);
 
 	WRITE_ONCE(ni->peer_credits, depth);
-	/* An NI that starts says more than that. */
+	/* The startup of an NI logs more than that. */
 	if (ni->priv)
 		ro2ib_tell(ni, "peer_credits", was, ro2ib_ni_peer_credits(ni),
 			   RO2IB_FROM_NEXT_CONN);
 }
 
-/* LNet set a tunable of a running NI, maybe to what it was. Atomic. */
+/*
+ * Called when LNet set a tunable of a running NI, maybe to its old value.
+ * Atomic.
+ */
 void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,
 		     s32 is)
 {
