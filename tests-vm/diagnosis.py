@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the log, debugfs and ro2ibtop say of a trouble, how soon after it was staged, and where Documentation/reference.md
-has those words."""
+"""Words that the log, debugfs and ro2ibtop use for a trouble, how soon after it was staged, and where
+Documentation/reference.md has those words."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from flow import DEBUGFS
 from nodes import PATIENCE
 
 REPORT = os.path.join(ROOT, "scripts", "ro2ib-report")
-# What ro2ibtop reads, and two of the parameters.
+# Sections that ro2ibtop reads, and two of the parameters.
 READ = re.compile(
     r"sample |/sys/kernel/debug/ro2iblnd/|/sys/class/infiniband/\w+/ports/1/hw_counters/|/sys/module/\w+/parameters/(timeout|peer_credits)$"
 )
@@ -25,7 +25,7 @@ HEAD = (
 
 
 def limit():
-    """Seconds within which each of them has to name the cause."""
+    """Returns the seconds within which each source has to name the cause."""
     return 60 * slow()
 
 
@@ -35,12 +35,12 @@ def read(name):
 
 
 DOCUMENT, MEASURED = read("operators.md") + read("reference.md"), read("results.md")
-# Of debugfs the histograms are in another one.
+# The histograms of debugfs are in tracing.md.
 KEYS = DOCUMENT + read("tracing.md")
 
 
 def pattern(words):
-    """What a text of the document stands for: its numbers are examples, and so are spans of time."""
+    """Returns a pattern for a text of the document: its numbers and times are examples."""
     text = re.escape(words)
     text = re.sub(r"\d+(\\\.\d+)?(\\ (s|ms|min)\b)?", r"\\d[\\d.]*( (s|ms|min)( \\d+ s)?)?", text)
     text = text.replace(r"\ \.\.\.", ".*").replace(r"\.\.\.", ".*").replace("<peer>", NID).replace("<ni>", NID)
@@ -49,7 +49,7 @@ def pattern(words):
 
 
 def rows(heading=None):
-    """The rows of the document's tables, without their heads: (heading of the section, cells)."""
+    """Yields (heading of the section, cells) of each row of the document's tables, without their heads."""
     where, last = "", ""
     for line in DOCUMENT.splitlines():
         if line.startswith("## "):
@@ -60,8 +60,8 @@ def rows(heading=None):
 
 
 def remedy(said):
-    """Where the document has what was said, and what it tells to do: (heading, remedy). Of several rows that fit, the one
-    that has most of it."""
+    """Returns (heading, remedy) of the row of the document that has the text. If several rows fit, the one with the
+    longest match."""
     found = []
     for where, cells in rows():
         for words in re.findall(r"`([^`]+)`", cells[0]):
@@ -78,7 +78,7 @@ def remedy(said):
 
 
 def screen(top, node, directory, looks=2):
-    """What ro2ibtop shows of a node: (the report it was made of, the screen). Both stay in the directory."""
+    """Returns the report of a node and the screen that ro2ibtop makes of it. Both stay in the directory."""
     script = node.guest.put(REPORT)
     saved = os.path.join(directory, f"{node.guest.name}.txt")
     report = node.guest.run(f"sh {script} -s 1 -n {looks} -t {PATIENCE} -o -", PATIENCE)[1]
@@ -92,7 +92,7 @@ def screen(top, node, directory, looks=2):
 
 
 def read_of(report):
-    """What ro2ibtop reads of a report."""
+    """Returns the parts of a report that ro2ibtop reads."""
     kept, wanted = ["SPDX-License-Identifier: GPL-2.0", "ro2ib-report, real text of guests"], False
     for line in report.splitlines():
         if section := re.fullmatch("==> (.*) <==", line):
@@ -103,14 +103,15 @@ def read_of(report):
 
 
 def keep(directory, name, report):
-    """For the tests of ro2ibtop, which have no guests: what it reads of a report, if there is a directory and a name."""
+    """Writes those parts of a report into a file for ro2ibtop's tests without guests, if a directory and a name are
+    given."""
     if directory and name:
         with open(os.path.join(directory, f"{name}.txt"), "w", encoding="utf-8") as f:
             f.write(read_of(report))
 
 
 class Log:
-    """A line of the kernel log."""
+    """Line of the kernel log."""
 
     column = 0
 
@@ -126,13 +127,13 @@ class Log:
 
 
 class Debugfs:
-    """A line of debugfs that has all these words. A value may be a regular expression."""
+    """Line of debugfs that has all these words. A value may be a regular expression."""
 
     column = 1
 
     def __init__(self, node, words, file=None):
         self.node, self.words, self.file = node, words.split(), file
-        # Each key has its row, and so has each cause.
+        # Each key and each cause has its row in the documentation.
         for name in re.findall(r"(?:^| )(\w+)=|([A-Z][a-z]+[A-Z]\w+)", words):
             name = name[0] or name[1]
             assert re.search(rf"`{name}`|\b{name}[=:]", KEYS), f"not in the documentation: {name}"
@@ -140,7 +141,7 @@ class Debugfs:
     def look(self, _trouble):
         name = self.file or ""
         path = f"{DEBUGFS}/{name if name == 'unknown_ni' else self.node.nid + name}"
-        # Without memory it may not be readable.
+        # The file may be unreadable without memory.
         for line in self.node.guest.run(f"cat {path}", PATIENCE)[1].splitlines():
             have = line.split()
             found = [next((word for word in have if re.fullmatch(wanted, word)), None) for wanted in self.words]
@@ -153,7 +154,7 @@ class Debugfs:
 
 
 class Top:
-    """A verdict of ro2ibtop over what ro2ib-report collects, in so many looks; kept under a name if --reports says where."""
+    """Verdict of ro2ibtop on a report with a number of samples. Kept under a name if --reports is given."""
 
     column = 2
 
@@ -172,7 +173,8 @@ class Top:
 
 
 class Trouble:
-    """One of them. From when it is made on time counts. Of those `nodes` that were not looked at the reports are kept, too."""
+    """Trouble that a test stages. Its time counts from its creation. Reports of `nodes` that no look covered are kept,
+    too."""
 
     def __init__(self, top, name, how, heading, reports, nodes=()):
         assert any(where == heading for where, _ in rows()), f"reference.md has no such heading: {heading}"
@@ -184,7 +186,7 @@ class Trouble:
         self.began = time.monotonic()
 
     def sees(self, *looks):
-        """All of these are there before long; each is looked for until it is."""
+        """Waits until each look has found its words."""
         waiting = list(looks)
         while waiting:
             for look in list(waiting):
@@ -201,12 +203,12 @@ class Trouble:
                 screen(self.top, node, self.dir)
 
     def report(self, node):
-        """What ro2ib-report collected there last."""
+        """Returns the last report of a node."""
         with open(os.path.join(self.dir, f"{node.guest.name}.txt"), encoding="utf-8") as f:
             return f.read()
 
     def take(self, look, said, spent):
-        """The first of each column says how soon the cause is named."""
+        """Records a look. The first one of each column gives the time until the cause is named."""
         column = look.column
         if self.after[column] is None:
             self.after[column] = spent
@@ -215,7 +217,7 @@ class Trouble:
         assert spent < limit(), f"{self.name}: {said}: after {spent:.0f} s"
 
     def row(self):
-        """Returns its row of the table. results.md has one, too."""
+        """Returns the row of the table. results.md has a row of that name, too."""
         assert self.heading in self.headings, f"nothing that was said of {self.name} is under {self.heading}, but under {self.headings}"
         assert f"\n| {self.name} |" in MEASURED, f"results.md has no row of {self.name}"
         after = ["" if spent is None else f"{spent:.1f}" for spent in self.after]
@@ -224,7 +226,7 @@ class Trouble:
 
 
 def write(lines):
-    """The table of those that were staged."""
+    """Writes the table of the staged troubles."""
     os.makedirs(os.path.dirname(PATH), exist_ok=True)
     with open(PATH, "w", encoding="utf-8") as f:
         f.write(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What ended, and why, as debugfs tells it; and how it is matched with what others tell."""
+"""Ends of connections and their causes in debugfs, matched with other sources."""
 
 import json
 import os
@@ -26,11 +26,11 @@ def events(node):
 
 
 def test_open_debugfs_file_pins_module(nodes):
-    """debugfs goes to the module at the last close, however long the file has been gone. As `tail -f` does it."""
+    """An open debugfs file, as `tail -f` keeps it, pins the module until its last close, also after its removal."""
     a, b = nodes
     up(a, b)
     for name in ("unknown_ni", a.nid):
-        # Open before the shell goes on.
+        # The file is open before the shell continues.
         reader = a.guest.check(f"exec 3<{DEBUGFS}/{name}; sleep 1000 >/dev/null 2>&1 & echo $!").strip()
         a.ni_del()
         status, said = a.guest.run("rmmod ro2iblnd")
@@ -43,7 +43,7 @@ def test_open_debugfs_file_pins_module(nodes):
 
 
 def test_queue_pairs_are_matched(nodes):
-    """The numbers are those of `rdma resource show qp`, and each side knows the other's."""
+    """debugfs shows the queue pair numbers of `rdma resource show qp`, and each side knows the other's number."""
     a, b = nodes
     up(a, b, conns_per_peer=3)
     a.traffic(b, op="mix", size=20000, count=60, conc=12)
@@ -57,12 +57,13 @@ def test_queue_pairs_are_matched(nodes):
 
 
 def gids(node):
-    """Those that the device has, each once."""
+    """Returns the set of GIDs of the device."""
     return set(node.guest.check("cat /sys/class/infiniband/*/ports/1/gids/* 2>/dev/null | grep -v ^0000:0000:0000:0000:0000:0000:0000:0000").split())
 
 
 def test_debugfs_shows_paths(nodes):
-    """GIDs, type of service and retries of a connection, as both nodes' devices and settings have them."""
+    """debugfs shows GIDs, type of service and retries of a connection as the devices and settings of both nodes have
+    them."""
     a, b = nodes
     up(a, lnd="tos=96 retry_count=3 rnr_retry_count=4 ib_mtu=2048")
     up(b, lnd="retry_count=2 rnr_retry_count=5")
@@ -74,7 +75,7 @@ def test_debugfs_shows_paths(nodes):
     assert here["sgid"].endswith("ffff:{:02x}{:02x}:{:02x}{:02x}".format(*last)), here
     words = ("port", "tos", "sl", "mtu")
     assert [here[w] for w in words] == [there[w] for w in words] == ["1", "96", "0", "2048"], (here, there)
-    # Who asks says how often both repeat; each tells the other how often when it has no receive.
+    # The active side sets retry_count for both. Each side tells the peer its rnr_retry_count.
     assert (here["retry_count"], here["rnr_retry_count"]) == ("3", "5"), here
     assert (there["retry_count"], there["rnr_retry_count"]) == ("3", "4"), there
 
@@ -85,7 +86,7 @@ def test_close_log_lists_closes(nodes):
     a.traffic(b, op="mix", count=10)
     first = events(a), events(b)
     assert first == ([], []), first
-    # Closed by the peer.
+    # The peer closes the connection.
     b.ctl(f"conn close {a.nid}")
     until(lambda: events(a) and events(b), "both have seen it end")
     (at_a,), (at_b,) = events(a), events(b)
@@ -93,22 +94,22 @@ def test_close_log_lists_closes(nodes):
     assert (at_a["event"], at_a["by"], at_a["peer"], at_a["role"]) == ("closed", "peer", b.nid, "active"), at_a
     assert causes(a, "closed") == {at_a["cause"]: 1}, at_a
     assert causes(b, "closed") == {"AdminClose": 1}
-    # Who did it is said here, too.
+    # The log of the peer names the cause, too.
     until(lambda: f"{a.nid}: connection closed: closed by lctl disconnect" in b.log(), "said")
     now = float(next(line["now"] for line in lines(a, ".closes") if "now" in line))
     assert 0 <= now - float(at_a["time"]) < 60, (now, at_a)
-    # Nobody there.
+    # This address has no node.
     a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
     until(lambda: causes(a, "failed"), "an attempt ended")
     assert causes(a, "failed") == {"Unreachable": 1} and causes(a, "messages") == {"Unreachable": 1}
-    # The peer is told of with what ended before.
+    # The line of the peer has its earlier ends.
     a.ping(b)
     peer = next(line for line in lines(a) if line.get("peer") == b.nid)
     assert (peer["closed"], peer["last"], peer["usable"]) == ("1", at_a["cause"], "1"), peer
 
 
 def test_close_log_lists_rejects(nodes):
-    """At the NI that was asked for, or among those for none."""
+    """debugfs lists a reject at the NI that was requested, or under unknown_ni if there is none."""
     a, b = nodes
     up(a, peer_credits=32)
     up(b, peer_credits=8)
@@ -127,7 +128,8 @@ def test_close_log_lists_rejects(nodes):
 
 
 def test_frequent_closes_leave_room_in_close_log(nodes):
-    """The last eight by themselves, all are counted, the log tells some, and nothing looks like an address of memory."""
+    """The close log keeps the last eight closes and counts all. The kernel log has some of them, and no value looks
+    like a memory address."""
     a, b = nodes
     up(a, b)
     a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
@@ -151,7 +153,7 @@ def test_frequent_closes_leave_room_in_close_log(nodes):
 
 
 def test_debugfs_shows_oldest_message(nodes):
-    """A peer whose LNet is slow."""
+    """debugfs shows the age of the oldest message to a peer whose LNet is slow."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -165,7 +167,7 @@ def test_debugfs_shows_oldest_message(nodes):
 
 
 def test_waits_for_a_reserved_buffer_are_counted(nodes):
-    """Depth 8, and LNet sends 20 PUTs at once: those wait that have no buffer for their answer, and are counted once each."""
+    """PUTs that wait for a reserved buffer are counted once each: LNet sends 20 PUTs at once at depth 8."""
     a, b = nodes
     up(a, peer_credits=32)
     up(b, peer_credits=8)
@@ -184,7 +186,8 @@ def test_waits_for_a_reserved_buffer_are_counted(nodes):
 
 
 def test_report(nodes, top, tmp_path):
-    """What ro2ib-report collects: two looks, what other programs say, whether who fails answers, and no address of memory."""
+    """ro2ib-report collects two samples, the output of other programs and pings of failing peers, and no memory
+    address."""
     a, b = nodes
     up(a, b)
     a.traffic(b, op="mix", count=10)
@@ -206,13 +209,13 @@ def test_report(nodes, top, tmp_path):
         "command: dmesg": "10.0.0.77@o2ib: connecting failed",
     }.items():  # fmt: skip
         assert words in sections[what], f"{what}: {sections[what]}"
-    # Who fails is pinged, and nobody else: this ping cannot forbid pieces.
+    # The report pings only failing peers. The first ping does not set the flag against fragments.
     pings = [what for what in sections if what.startswith("command: ping ")]
     assert [what.split()[-3:] for what in pings] == [["-I", a.address, "10.0.0.77"]] * 2, pings
     assert " -s 4128 " in pings[1] and all("100% packet loss" in sections[what] for what in pings), text
-    # The times of the log and of the driver's events are one.
+    # The times of the log and of the driver's events agree.
     zero = float(re.search("log_zero=(.*)", sections["clock"])[1])
-    # The log has what came before this test, too.
+    # The log also has lines from before this test.
     logged = float(re.findall(r"\[ *(\d+\.\d+)\] .* 10\.0\.0\.77@o2ib: connecting failed", sections["command: dmesg"])[-1])
     event = float(re.search(r"event=failed .* time=(\S+) peer=10\.0\.0\.77@", sections[f"{DEBUGFS}/{a.nid}.closes"])[1])
     assert abs(zero + logged - event) < 1, (zero, logged, event)
@@ -221,14 +224,14 @@ def test_report(nodes, top, tmp_path):
     shown = json.loads(subprocess.check_output([top, "--json", "--snapshot", saved], text=True))
     assert shown["unread"] == 0 and len(shown["nis"]) == 1 and shown["parameters"]["timeout"] == "50"
     assert "connecting failed" in text and "cause=Unreachable" in text
-    # Addresses of the network are told, in full.
+    # The report shows network addresses in full.
     assert re.search(rf"^conn={re.escape(b.nid)} .* sgid=(\w{{4}}:){{7}}\w{{4}} dgid=(\w{{4}}:){{7}}\w{{4}} ", text, re.MULTILINE), text
     assert "not said: (masked) 0x(masked)" in text
     assert not re.search(r"0x[0-9a-f]{8}|\bffff[0-9a-f]{12}\b", text), text
 
 
 def test_debugfs_shows_link_state(nodes):
-    """Nobody is connected: no message goes out while there is no way."""
+    """debugfs shows the state of the link. Without a path the driver sends no connection request."""
     a, _b = nodes
     up(a)
 

@@ -8,18 +8,18 @@ import pytest
 from faults import DEBUGFS, Ledger, close_all, debug_nis, lose, objects, ping_until, slow, timed
 from nodes import CTL, until, up
 
-# Recovered, or failed cleanly: timeout / 4, that is how long an attempt may take.
+# Seconds to recover or to fail cleanly: timeout / 4, the longest that an attempt may take.
 LIMIT = 13
 
 
 def slack():
-    """What is added to that: commands, a second attempt's handshake."""
+    """Returns the seconds to add to LIMIT: for commands, and for the handshake of a second attempt."""
     return 2 * slow()
 
 
 @pytest.fixture
 def roles(nodes, request):
-    """(active, passive): both ways, in the short form one."""
+    """Returns (active, passive) pairs: both directions with --long, otherwise one."""
     return (nodes, nodes[::-1]) if request.config.getoption("--long") else (nodes,)
 
 
@@ -29,7 +29,7 @@ def report(record_property, name, value):
 
 
 def test_a_neighbour_moves_meanwhile(nodes):
-    """The request went to its old address. What waits for the connection goes on waiting, for the next attempt."""
+    """A message waits for the next attempt if the neighbour moves while the request goes to its old address."""
     a, b = nodes
     if a.device != "rxe0":
         pytest.skip("of RoCE")
@@ -60,7 +60,7 @@ def test_handshake(nodes, roles, record_property, message, how):
         report(record_property, f"{message} {how} {active.guest.name}", f"{spent:.2f} s rc {answer['rc']} lost {lost}")
         assert lost >= 1
         assert spent < LIMIT + slack()
-        # Only what no retry can cure may fail.
+        # A ping may fail only if no retry can help.
         assert answer["rc"] == 0 or (how == "always" and message != "RTU")
         spent, failed = ping_until(active, passive, LIMIT)
         report(record_property, f"{message} {how} {active.guest.name} after", f"{spent:.2f} s, {failed} failed")
@@ -84,27 +84,27 @@ def test_lost_rtu_costs_nothing(nodes, record_property):
         close_all(*nodes)
     report(record_property, "first exchange, us", f"RTU kept {times['kept']}, lost {times['lost']}")
     report(record_property, "medians, us", {k: statistics.median(v) for k, v in times.items()})
-    # The least of each is what it costs; the rest is what else the machine had to do. Who waits for it waits for the CM's
-    # repetition, 4.3 s.
+    # The minimum of each list is the cost. The rest is other load of the machine. An attempt that waits for the CM's
+    # repetition takes 4.3 s.
     assert min(times["lost"]) < min(times["kept"]) + 1_500_000, times
 
 
 def established(node):
-    """How many connections it has, and takes to be up."""
+    """Returns the number of established connections."""
     text = node.guest.check(f"cat {DEBUGFS}/ro2iblnd/{node.nid}")
     return len(re.findall(r"^conn=.* state=Established ", text, re.MULTILINE))
 
 
 def test_lost_rtu_without_traffic(nodes, record_property):
-    """The second connection of a peer has no message of its own. So nothing of the peer establishes it, only the CM's repeated
-    REP, which gets another RTU."""
+    """The CM's repeated REP, which gets another RTU, establishes a connection without traffic. The second connection of
+    a peer has no message of its own, so no message of the peer can establish it."""
     a, b = nodes
     up(a, b, conns_per_peer=2)
     ledger = Ledger(a, b)
     with lose(b, "RTU") as wire:
         a.ping(b)
         until(lambda: established(a) == 2 and wire.lost() >= 2, "both are asked for, and both RTUs are lost", LIMIT, 0.05)
-        # What came over the first one has established that.
+        # A message over the first connection has established that connection.
         assert established(b) == 1
     spent, _ = timed(lambda: until(lambda: established(b) == 2, "the other one is up", LIMIT, 0.05))
     report(record_property, "up after", f"{spent:.2f} s")
@@ -116,7 +116,7 @@ def test_lost_rtu_without_traffic(nodes, record_property):
 
 @pytest.mark.parametrize("how", ["first", "always"])
 def test_reject(nodes, roles, record_property, how):
-    """Nobody listens: a REJ of the CM, which repeats nothing by itself."""
+    """A port without a listener answers with a REJ of the CM, which the CM does not repeat by itself."""
     up(*nodes)
     ledger = Ledger(*nodes)
     for active, passive in roles:
@@ -148,7 +148,8 @@ def test_disconnect(nodes, roles, record_property, message, how):
                 spent, _ = timed(lambda c=closer: until(lambda: objects(c) == 0, "closed", LIMIT, 0.05))
                 report(record_property, name, f"closed in {spent:.2f} s, lost {wire.lost()}")
                 until(lambda w=wire: w.lost() >= 1, "it is lost")
-                # The closer connects again. The other has a dead connection too if it heard nothing, and prefers the new one.
+                # The closer connects again. If the other node heard nothing, it has a dead connection too, and prefers
+                # the new one.
                 again, failed = ping_until(closer, other, LIMIT)
                 back, missed = ping_until(other, closer, LIMIT)
                 report(record_property, f"{name} after", f"{again:.2f} s {failed} failed, back {back:.2f} s {missed} failed")
@@ -158,7 +159,7 @@ def test_disconnect(nodes, roles, record_property, message, how):
 
 
 def close_unheard(closer, other):
-    """Close a connection while `other` hears no DREQ."""
+    """Closes a connection while `other` hears no DREQ."""
     closer.ping(other)
     until(lambda: objects(other) == 1, "one connection")
     closer.ctl(f"conn close {other.nid}")
@@ -170,7 +171,8 @@ def lingering(node):
 
 
 def test_lost_dreq_is_repeated(nodes, record_property):
-    """Nobody says anything afterwards: what is left of the connection is its id, which tells the other side again."""
+    """The CM repeats a lost DREQ. No message follows the close: only the id of the connection is left, and tells the
+    peer again."""
     up(*nodes)
     ledger = Ledger(*nodes)
     for closer, other in (nodes, nodes[::-1]):
@@ -181,13 +183,13 @@ def test_lost_dreq_is_repeated(nodes, record_property):
             assert wire.lost() == 1
         report(record_property, f"DREQ of {closer.guest.name} heard again after", f"{spent:.2f} s")
         until(lambda c=closer: lingering(c) == 0, "the id is gone", LIMIT)
-        # The first message finds no dead connection.
+        # The first message meets no dead connection.
         other.ping(closer)
         ledger.check()
 
 
 def test_unanswered_dreq_holds_nothing(nodes, record_property):
-    """The id that waits for the answer goes at once with the NI, the device and the module."""
+    """An id that waits for the answer to its DREQ goes at once with the NI, the device and the module."""
     up(*nodes)
     a, b = nodes
     close_all(a, b)
@@ -207,13 +209,13 @@ def test_unanswered_dreq_holds_nothing(nodes, record_property):
         assert spent < 3 + slack()
         a.guest.check("insmod /files/ro2iblnd.ko")
         a.ni_add()
-        # Nobody repeats it now; the new life of the peer is what tells.
+        # The DREQ is not repeated now. The peer learns of the close from the new connection.
         a.ping(b)
         b.traffic(a, op="mix", size=65536, count=20)
 
 
 def test_id_of_a_dead_peer_goes(nodes, record_property):
-    """An answer never comes: then the id goes after a while."""
+    """An id whose answer never comes goes after a while."""
     up(*nodes)
     a, b = nodes
     ledger = Ledger(a, b)
@@ -225,11 +227,12 @@ def test_id_of_a_dead_peer_goes(nodes, record_property):
 
 
 def test_mra(nodes):
-    """The CM sends MRA on request only, and the driver does not ask. Were it sent and lost, nothing would change."""
+    """The CM sends MRA on request only, and the driver does not ask. If an MRA were sent and lost, nothing would
+    change."""
     up(*nodes)
     a, b = nodes
     with lose(a, "MRA") as at_a, lose(b, "MRA") as at_b, lose(a, "REP", first=True) as rep:
-        # A REQ that comes twice is the occasion.
+        # A repeated REQ could cause an MRA.
         spent, _ = timed(lambda: a.ping(b))
         assert rep.lost() == 1 and spent < LIMIT
         assert (at_a.lost(), at_b.lost()) == (0, 0)
@@ -238,8 +241,8 @@ def test_mra(nodes):
 
 @pytest.mark.parametrize("size", [1000, 20000])
 def test_sent_messages_have_arrived(nodes, record_property, size):
-    """The receiver cuts its connections off under PUTs, again and again. A PUT that did not fail at its sender has come,
-    also if the receiver was closing when it did; of others nobody knows."""
+    """A PUT that did not fail at its sender has arrived, also if the receiver was closing. The receiver closes its
+    connections under PUTs, again and again. The fate of failed PUTs is unknown."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -247,7 +250,7 @@ def test_sent_messages_have_arrived(nodes, record_property, size):
     count = failed = late = 0
     # One in five closes has such a PUT.
     for _ in range(5):
-        # Who breaks each connection at once would be asked with pauses.
+        # If connections break at once, the peer pauses between attempts.
         closes = b.guest.spawn(f"for i in $(seq 30); do echo 'peer del any from={b.nid}' >{CTL}/ctl; sleep 1.05; done")
         while not closes.poll():
             total = a.try_traffic(b, op="put", size=size, count=500, conc=64)
@@ -263,7 +266,7 @@ def test_sent_messages_have_arrived(nodes, record_property, size):
 
 
 def test_an_attempt_that_is_closed_costs_no_message(nodes):
-    """An administrator closes what there is. The message that waits for a connection is not his: it goes over the next one."""
+    """An administrator's close fails no message that waits for a connection: it goes over the next connection."""
     a, b = nodes
     up(a, b)
     ledger = Ledger(a, b)

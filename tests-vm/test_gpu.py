@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory of a GPU: mapped by who has it, and touched by nobody else.
+"""GPU memory: mapped only by its provider, and touched only by the device.
 
-gpu_fake (tests-vm/modules) stands for nvidia-fs and a GPU. Its memory is found only
-at the addresses that it tells when it maps it; who goes by the pages moves wrong data.
+gpu_fake (tests-vm/modules) stands in for nvidia-fs and a GPU. Its memory has its data only at the addresses that the
+map call returns. A driver that uses the addresses of the pages moves wrong data.
 """
 
 import time
@@ -13,18 +13,18 @@ from faults import slow
 from nodes import Node, parse, together, until, up
 
 FAKE = "/sys/kernel/debug/gpu_fake"
-# What a message can carry inside of itself.
+# Largest payload of an IMMEDIATE message.
 INLINE = 3976
 WAYS = (("gpu", "gpu"), ("gpu", "host"), ("host", "gpu"), ("host", "host"))
-# What must not have happened, whatever else did.
+# Counters of faults, which must stay 0.
 WRONG = ("mapped_pages", "taken", "crossing", "bad_unmaps", "freed_mapped", "touched", "foreign", "wrong_gpu")
-# Of a device of which nobody knows how far it is.
+# Distance of a device that LNet does not know.
 UNKNOWN = 2**32 - 1
 EIO, EFAULT, EXDEV, ENXIO, ERANGE, EOPNOTSUPP = -5, -14, -18, -6, -34, -95
 
 
 class Gpu:
-    """What passes for a GPU in a node."""
+    """Stand-in for a GPU in a node."""
 
     def __init__(self, node):
         self.node = node
@@ -40,12 +40,13 @@ class Gpu:
         return parse(self.node.guest.check(f"cat {FAKE}/stats"))
 
     def counts(self):
-        """How often the driver had memory mapped, and how often it was refused or had none."""
+        """Returns how often the driver had GPU memory mapped, and how often the mapping was refused or found nothing.
+        """
         text = self.node.guest.check(f"grep -h of=other /sys/kernel/debug/ro2iblnd/{self.node.nid}")
         return {k: int(v) for k, v in (word.split("=") for word in text.split() if word.startswith("Gpu"))}
 
     def quiet(self):
-        """Wait until all is unmapped and given back, and see that nothing went wrong."""
+        """Waits until all memory is unmapped and returned, and checks that no fault was counted."""
         until(lambda: not self.stats()["taken"], "memory comes back")
         stats = self.stats()
         assert stats["maps"] == stats["unmaps"] and not any(stats[k] for k in WRONG), stats
@@ -69,13 +70,13 @@ def gpus(nodes):
 
 
 def sizes(op, tmem, all_of_them):
-    """What a PUT carries inside of itself cannot go to a GPU."""
+    """Returns sizes for an operation. The data of an IMMEDIATE PUT cannot go to a GPU."""
     small = () if op == "put-ack" and tmem == "gpu" else (1, INLINE)
     return (*small, INLINE + 1, *((100, 4096, 65536) if all_of_them and small else ()), 30001, 1048576)
 
 
 def refused(node, other, why, rc, **what):
-    """Each message fails with that, at once, and is said; the connection stays."""
+    """Checks that each message fails at once with `rc`, that the log has `why`, and that the connection stays."""
     before = node.conns(), other.conns()
     r = node.try_traffic(other, count=4, conc=2, **what)
     assert r["errors"] == 4 and r["first_error"] == rc and not r["timeouts"] and not r["stuck"], (what, r)
@@ -96,7 +97,7 @@ def test_every_size_and_shape(nodes, gpus, pytestconfig):
                 turn += 1
                 for shape, tshape in shapes if full else [shapes[turn % 3]]:
                     sink = (tmem, tshape) if op == "put-ack" else (mem, shape)
-                    # 257 pages are one more than a region covers, and a GPU's cannot be copied.
+                    # 257 pages are one more than a region covers, and GPU memory cannot be copied.
                     nob = size - 4096 if size == 1048576 and sink == ("gpu", "unaligned") else size
                     a.traffic(b, op=op, size=nob, shape=shape, tshape=tshape, mem=mem, tmem=tmem, count=3, conc=3)
         for gpu, kind, was in zip(gpus, (mem, tmem), before):
@@ -106,46 +107,48 @@ def test_every_size_and_shape(nodes, gpus, pytestconfig):
 
 
 def test_gaps(nodes, gpus):
-    """WRITEs gather from anywhere. One key covers no gaps, and who would fill them by copying cannot."""
+    """An RDMA WRITE gathers from memory with gaps, but a key covers no gaps, and the driver cannot copy GPU memory to
+    close them."""
     a, b = nodes
     a.traffic(b, op="put-ack", size=100000, shape="gaps", tshape="gaps", mem="gpu", count=4)
     a.traffic(b, op="get", size=100000, shape="gaps", tshape="gaps", tmem="gpu", count=4)
-    # Whoever has the sink refuses: here, and there.
+    # The node with the sink refuses: the local node, then the peer.
     refused(a, b, "it has gaps", ERANGE, op="get", size=100000, shape="gaps", mem="gpu")
     refused(a, b, "it has gaps", ERANGE, op="put", size=100000, shape="aligned", tshape="gaps", tmem="gpu")
     assert gpus[0].counts()["GpuRefused"] == gpus[1].counts()["GpuRefused"] == 4
-    # 1 MiB that begins inside of a page.
+    # 1 MiB that starts inside a page.
     refused(a, b, "is too large for one memory region", ERANGE, op="get", size=1048576, shape="unaligned", mem="gpu")
 
 
 def test_gpu_data_inside_a_message(nodes, gpus):
-    """A sender does not know where it goes; it cannot be copied there."""
+    """The data of an IMMEDIATE message for a GPU fails: the sender does not know the sink, and the receiver cannot
+    copy."""
     a, b = nodes
     r = a.try_traffic(b, op="put-ack", size=INLINE, tmem="gpu", count=4, conc=4, timeout=4)
     assert r["errors"] == 4 and not r["stuck"] and not r["peer_puts"], r
     assert f"inside of a message, and cannot be copied there; transfer 4 KiB or more ({EOPNOTSUPP})" in b.log()
     assert gpus[1].counts() == {"GpuMapped": 0, "GpuRefused": 4}
     a.traffic(b, op="put-ack", size=INLINE + 1, tmem="gpu", count=4)
-    # Of a GET the sender knows.
+    # The sender of a GET knows its sink.
     b.traffic(a, op="get", size=INLINE, mem="gpu", count=4)
 
 
 def test_mixed_pages(nodes, gpus):
-    """Some of a GPU and some not, in one message: refused on either side, by who has them."""
+    """A message with some pages of a GPU and some of the host is refused by the node whose pages they are."""
     a, b = nodes
     for shape in ("aligned", "unaligned"):
         for here, there in (("mixed", "host"), ("host", "mixed"), ("mixed", "gpu")):
             where = {"size": 65536, "shape": shape, "tshape": shape, "mem": here, "tmem": there}
             for op in ("put", "get"):
                 refused(a, b, "only some of its pages are a GPU's", EXDEV, op=op, **where)
-    # Of which the host's page is not used.
+    # This message does not use the page of the host.
     a.traffic(b, op="put-ack", size=8192, sink=4096, tshape="aligned", count=4)
     assert sum(g.stats()["mixed"] for g in gpus) > 0
     assert sum(g.counts()["GpuRefused"] for g in gpus) == 2 * 3 * 2 * 4
 
 
 def test_mapping_that_fails(nodes, gpus):
-    """The n-th mapping of one transfer after the other: its message ends with that, and no other."""
+    """If the n-th mapping fails, only the message of that mapping fails."""
     a, b = nodes
     for op, failing in (("put-ack", 0), ("put-ack", 1), ("get", 0), ("get", 1)):
         for n in (1, 4):
@@ -167,20 +170,20 @@ def test_mapping_that_fails(nodes, gpus):
 
 
 def load(nodes, **what):
-    """GPU memory on both sides, both ways."""
+    """Starts traffic with GPU memory on both sides, in both directions."""
     a, b = nodes
     return [n.start(m, op="mix", size=100000, shape="unaligned", mem="gpu", tmem="gpu", conc=8, timeout=10, **what) for n, m in ((a, b), (b, a))]
 
 
 def harmless(runs):
-    """Messages may fail, but nothing is wrong or kept."""
+    """Checks that messages may have failed, but no data is wrong and no message is stuck."""
     for run in runs:
         r = run.result()
         assert not r["verify_errors"] and not r["peer_verify_errors"] and not r["stuck"] and not r["timeouts"], r
 
 
 def test_provider_goes(nodes, gpus, pytestconfig):
-    """It unregisters under load, which waits for what is mapped and no longer, and comes back."""
+    """A GPU provider that unregisters under load waits for mapped memory only, and can register again."""
     a, b = nodes
     for i in range(100 if pytestconfig.getoption("--long") else 2):
         gpu, node = gpus[i % 2], nodes[i % 2]
@@ -191,7 +194,7 @@ def test_provider_goes(nodes, gpus, pytestconfig):
         stats = gpu.stats()
         assert stats["maps"] == stats["unmaps"], stats
         refused(node, nodes[1 - i % 2], f"its pages are no longer registered; is nvidia-fs loaded? ({ENXIO})", ENXIO, op="put", size=65536, mem="gpu")
-        # What needs no GPU is not concerned.
+        # Messages without GPU memory still work.
         node.traffic(nodes[1 - i % 2], op="mix", size=65536, count=20)
         gpu.ctl("register")
         harmless(runs)
@@ -200,7 +203,7 @@ def test_provider_goes(nodes, gpus, pytestconfig):
 
 
 def test_device_goes(nodes, gpus, pytestconfig):
-    """The device is unplugged, or all connections are closed, under load: all is unmapped, once."""
+    """If the device is unplugged or all connections close under load, all GPU memory is unmapped, once."""
     a, b = nodes
     for i in range(100 if pytestconfig.getoption("--long") else 2):
         gpu, node, other = gpus[i % 2], nodes[i % 2], nodes[1 - i % 2]
@@ -224,8 +227,8 @@ def test_device_goes(nodes, gpus, pytestconfig):
 
 
 def test_the_nearest_ni(boot_pair, pytestconfig):
-    """LNet asks each NI how far its device is from the GPU, and sends by the nearest. An NI without its device, and one
-    whose device does no DMA, says that nobody knows."""
+    """LNet asks each NI for the distance of its device to the GPU, and sends through the nearest. An NI without its
+    device, and an NI whose device does no DMA, reports an unknown distance."""
     if pytestconfig.getoption("--device") != "rxe":
         pytest.skip("the device is given what rxe has not")
     a, b = (Node(guest) for guest in boot_pair(rails=2, profile="deaf=0"))
@@ -234,7 +237,7 @@ def test_the_nearest_ni(boot_pair, pytestconfig):
     gpu.load()
     dma = "/sys/module/ib_profile/parameters/dma"
     for rail in range(2):
-        # As an adapter has, for the moment in which the NI starts: rxe cannot do anything with it.
+        # The device has DMA like an adapter while the NI starts. rxe itself cannot use it.
         a.guest.check(f"echo {vm.link_name(a.guest, rail)} >{dma}")
         for node in (a, b):
             node.ni_add(interface=f"eth{rail}")
@@ -249,7 +252,7 @@ def test_the_nearest_ni(boot_pair, pytestconfig):
         return [a.ctl(f"ni show {nid}")["dev_prio"] for nid in nids]
 
     def sends_by(rail, **what):
-        """Nothing but that NI reaches the other node's."""
+        """Checks that only this NI sends to the other node's."""
         for op in ("put-ack", "get"):
             assert a.traffic(f"10.0.{rail}.2@o2ib", op=op, size=65536, count=8, **what)["from"] == nids[rail]
 
@@ -258,17 +261,17 @@ def test_the_nearest_ni(boot_pair, pytestconfig):
         distances(*((10, 20) if near == 0 else (20, 10)))
         assert shown()[near] == 10 and shown()[far] == 20
         sends_by(near, mem="gpu")
-    # Who has no memory of a GPU is not concerned, and nobody is asked.
+    # For messages without GPU memory LNet does not ask for a distance.
     before = gpu.stats()["asked"]
     sends_by(0)
     assert gpu.stats()["asked"] == before
-    # Its device goes: what it was told of that one is forgotten.
+    # The device goes: the NI forgets its distance.
     vm.unplug(a.guest, 1)
     assert shown() == [20, UNKNOWN]
     before = gpu.stats()["asked"]
     assert a.ctl(f"ni show {nids[1]}")["dev_prio"] == UNKNOWN and gpu.stats()["asked"] == before
     sends_by(0, mem="gpu")
-    # Another one comes, without DMA.
+    # Another device comes, without DMA.
     vm.plug(a.guest, 1)
     until(lambda: a.ctl(f"ping 10.0.1.2@o2ib from={nids[1]} timeout=5", ok=False)["rc"] == 0, "it is back")
     assert shown() == [20, UNKNOWN]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Connections and NIs that come and go, in good order and in none."""
+"""Connections and NIs that start and end, orderly and by failures."""
 
 import errno
 import os
@@ -24,8 +24,8 @@ def cycle(a, b):
 
 
 def slab(node):
-    """Objects alive in the caches that a driver's objects come from. What CPUs keep for themselves counts as alive: more
-    with each CPU, unless it is taken from them."""
+    """Returns the number of bytes of live objects in the slab caches that the driver allocates from. Objects in the
+    per-CPU lists count as live, more of them on more CPUs: the caches are shrunk before they are read."""
     node.guest.check("sync; echo 3 >/proc/sys/vm/drop_caches; for s in /sys/kernel/slab/*/shrink; do echo 1 >$s; done")
     lines = node.guest.check("cat /proc/slabinfo").splitlines()
     fields = (line.split() for line in lines if line.startswith(("kmalloc", "radix", "skbuff")))
@@ -33,26 +33,26 @@ def slab(node):
 
 
 def cycles(a, b, count):
-    """Load, NI up, traffic, NI down, unload: after the first few, nothing grows."""
-    # What the kernel itself makes once and keeps.
+    """Repeats load, NI up, traffic, NI down and unload. After the first cycles no slab cache may grow."""
+    # The first cycles fill what the kernel allocates once and keeps.
     for _ in range(3):
         cycle(a, b)
     cqs = a.shared_cqs()
-    # What leaks does so each time; what the kernel's caches keep it has in the end.
+    # A leak grows in every pass. Caches of the kernel stop growing after a while.
     for _ in range(3):
         before = slab(a)
         for _ in range(count):
             cycle(a, b)
         assert a.shared_cqs() == cqs
-        # A leak of one small object per cycle is 100 bytes or more; per CPU caches
-        # and lazy frees make a noise that does not grow with the count.
+        # A leak of one small object per cycle is 100 bytes or more. Per-CPU caches and delayed frees add noise that
+        # does not grow with the count.
         after = slab(a)
         grown = {k: after[k] - before.get(k, 0) for k in after if after[k] > before.get(k, 0)}
         if sum(grown.values()) < 65536 + 64 * count:
             break
     else:
         raise AssertionError(f"grown three times, at last by {grown}")
-    # Nobody holds the device either.
+    # The driver holds no reference to the device either.
     for node in (a, b):
         node.unplug()
         node.plug()
@@ -73,7 +73,7 @@ def test_ni_del_under_load(nodes):
     a.ping(b)
     runs = [a.start(b, op="mix", size=65536, count=100000, conc=32, timeout=20), b.start(a, op="put", size=4096, count=100000, conc=32, timeout=20)]
     until(lambda: a.stats()["finalized"] > 300, "traffic")
-    # The NI goes when LNet has got every message back.
+    # ni_del returns when LNet has every message back.
     a.ni_del()
     assert runs[0].result()["issued"] < 100000
     runs[1].job.kill()
@@ -85,12 +85,12 @@ def test_ni_del_under_load(nodes):
 
 
 def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
-    """LNet waits for a moment without a message of the NI, and the peer never grants it one."""
+    """A deletion of an NI ends although the peer sends without a pause: LNet waits for a moment without messages."""
     a, b = nodes
     up(a, b, conns_per_peer=4, peer_credits=32)
     b.ping(a)
     until(lambda: len(conns(b)) == 4, "all connections")
-    # What is under way takes more than a second, however late the peer sends the next ones.
+    # The messages that are queued take more than a second, however late the peer sends the next ones.
     a.set(slow_ms=200)
     run = b.start(a, op="put", size=4096, count=100000, conc=64, timeout=20)
     until(lambda: a.stats()["target_puts"] > 20, "traffic")
@@ -98,7 +98,7 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
     began = time.monotonic()
     a.ni_del()
     took = time.monotonic() - began
-    # Three seconds for it, one for what is under way, and what shutdown takes.
+    # The driver waits three seconds for a pause, and one for the queued messages. Shutdown takes the rest.
     assert took < 15 * slow(), f"{took:.1f} s"
     assert a.log().count("is being deleted, and messages still come in") == 1
     run.job.kill()
@@ -111,7 +111,7 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
 
 
 def test_says_what_it_is(nodes):
-    """Version, kernel, LNet and kernel crate: one line when the module is loaded."""
+    """The driver logs its version, the kernel, LNet and the kernel crate in one line when it is loaded."""
     a, _b = nodes
     header = os.path.join(os.path.dirname(__file__), "..", "include", "ro2iblnd_version.h")
     with open(header, encoding="utf-8") as f:
@@ -124,7 +124,7 @@ def test_says_what_it_is(nodes):
     wanted = f"{version}, for Linux {release}, lnet_lite {version}, kernel crate: "
     crate, _, sources = lines[0].removeprefix(wanted).partition(", sources: ")
     assert lines[0].startswith(wanted) and crate in ("in-tree", "own"), lines
-    # By which one build of that version is told from another.
+    # The id of the sources identifies the build.
     source_id = os.path.join(os.path.dirname(__file__), "..", "scripts", "source-id")
     assert sources == subprocess.run([source_id], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -141,15 +141,15 @@ def test_module_in_use_stays(nodes):
 
 
 def test_connections_closed_under_load(nodes):
-    """Messages may fail, but each is finalized, and the next connection is made."""
+    """Messages may fail when connections close, but each is finalized, and the next connection is established."""
     a, b = nodes
     up(a, b, conns_per_peer=2)
     a.ping(b)
-    # An ACK that was under way is lost, and LNet waits for it in vain.
+    # An ACK on its way is lost when the connection closes, and LNet waits for it in vain.
     run = a.start(b, op="mix", size=20000, count=400, conc=16, timeout=10)
     closes = 0
     while run.running():
-        # Alternately what is under way is cut off, and ends first.
+        # Alternates between a close that aborts messages (peer del) and one that drains them (conn close).
         closes += a.ctl(f"{('peer del', 'conn close')[closes % 2]} {b.nid}", ok=False)["rc"] == 0
         time.sleep(0.1)
     r = run.result()
@@ -160,13 +160,13 @@ def test_connections_closed_under_load(nodes):
 
 @pytest.mark.parametrize("op", ["get", "put-ack"])
 def test_a_close_costs_nothing(nodes, op):
-    """As an administrator does so that new settings count: what is under way ends before, what comes waits for the next
-    connection."""
+    """An administrator's close fails no message: messages on their way finish first, and later messages wait for the
+    next connection. Administrators close connections to apply new settings."""
     a, b = nodes
     up(a, b, conns_per_peer=2)
     a.ping(b)
-    # What takes longer than a second is cut off, and a slow machine may stand still for so long: of ten tries three have to
-    # be right. Where nothing is waited for none is.
+    # A message that takes longer than a second is aborted, and a slow machine may stall for that long: three of ten
+    # tries have to pass. Without the wait no try passes.
     right, totals = 0, []
     for _ in range(10):
         closes = 0
@@ -180,12 +180,12 @@ def test_a_close_costs_nothing(nodes, op):
         right += not any(total.values())
         if right == 3:
             break
-    # On a slow kernel something takes that long all the time.
+    # On a slow kernel some message always takes that long.
     assert right == 3 or (SLOW > 1 and min(total["errors"] for total in totals) <= 2), totals
-    # And whoever does not answer is not waited for.
+    # The close does not wait for a peer that does not answer.
     a.ping(b)
     with silence(b):
-        # On siw what is sent has ended well when TCP has it: a PUT_REQ waits for an answer.
+        # On siw a send completes when TCP has taken it. A PUT_REQ still waits for its answer.
         run = a.start(b, op="put-ack", size=65536, count=4, conc=4, timeout=10)
         until(lambda: [c for c in conns(a) if c["oldest_ms"] > 0], "something is under way")
         a.ctl(f"conn close {b.nid}")
@@ -215,7 +215,7 @@ def test_many_connect_at_once(nodes):
 
 
 def test_one_of_several_is_replaced(nodes):
-    """A connection that breaks is made anew while others live, without a message; not if all are closed."""
+    """The driver replaces one broken connection of several without a message, but not if all are closed."""
     a, b = nodes
     up(a, b, conns_per_peer=3)
     a.traffic(b, op="mix", size=4096, count=60, conc=12)
@@ -239,8 +239,8 @@ def test_one_of_several_is_replaced(nodes):
 
 
 def test_what_a_peer_takes_is_remembered(nodes, pytestconfig):
-    """Who writes a setting that is not the depth has no peer asked for more than it takes; and what one that takes less is
-    asked for beside its connections it is not asked for again and again."""
+    """The driver remembers the depth that a peer accepts. A write to a setting other than the depth asks no peer for a
+    larger depth. A peer that accepts less is asked once, and not again for each connection."""
     if pytestconfig.getoption("--device") in ("hfi1", "least"):
         pytest.skip("its regions or queues are not enough for a depth of 32, so nobody is asked for it")
     a, b = nodes
@@ -264,14 +264,14 @@ def test_what_a_peer_takes_is_remembered(nodes, pytestconfig):
     write(a, "probe", 1000)
     breaks()
     assert counted(b, "refused", "Depth") == refused
-    # Now it is asked for more, once.
+    # The larger depth is requested once.
     write(a, "ni_tune", "*@o2ib peer_credits=16")
     breaks()
     assert counted(b, "refused", "Depth") == refused + 1
 
 
 def test_connecting_without_listener(nodes):
-    """Refused at once where nobody listens, given up where nobody is."""
+    """Connecting fails at once if the address has no listener, and times out if the address does not exist."""
     a, b = nodes
     up(a)
     r = a.try_traffic(b, op="put-ack", count=4, conc=4, timeout=100)
@@ -286,7 +286,7 @@ def test_connecting_without_listener(nodes):
 @pytest.mark.parametrize("conns", [1, 4])
 @pytest.mark.parametrize("dead", ["address", "node"])
 def test_dead_peers_do_not_delay_others(nodes, dead, conns):
-    """A hundred peers that do not answer, or whose address does not, keep no peer waiting that does."""
+    """A hundred peers whose node or address does not answer do not delay messages to other peers."""
     a, b = nodes
     if dead == "node" and a.guest.provider == "siw":
         pytest.skip("siw's connect waits for TCP, two minutes: sixteen of these do hold up others")
@@ -294,7 +294,7 @@ def test_dead_peers_do_not_delay_others(nodes, dead, conns):
     dead_nids = 100
     a.guest.check("ip route replace 10.16.0.0/24 dev eth0")
     if dead == "node":
-        # Their addresses are known yet.
+        # The neighbour entries of the dead peers still resolve.
         a.guest.check(f"for i in $(seq 1 {dead_nids}); do ip neigh replace 10.16.0.$i lladdr 02:00:00:00:16:01 dev eth0 nud permanent; done")
     try:
         run = a.start("10.16.0.1@o2ib", op="put", size=100, count=dead_nids, peers=dead_nids, conc=dead_nids, timeout=120)
@@ -304,13 +304,13 @@ def test_dead_peers_do_not_delay_others(nodes, dead, conns):
     finally:
         a.guest.check("ip neigh flush dev eth0 nud permanent; ip route del 10.16.0.0/24 dev eth0")
     assert r["errors"] == dead_nids and not r["timeouts"] and not r["stuck"], r
-    # Six times sixteen are in front, each for a quarter of a second, or for 2 s: 2 s and 12 s, on a quiet machine.
+    # 6 * 16 attempts are ahead, each for a quarter of a second, or for 2 s: 2 s and 12 s on a quiet machine.
     assert took < {"address": 8, "node": 20}[dead] * slow(), (took, r)
     until(lambda: a.conns() == b.conns() == conns, "the rest of the connections")
 
 
 def test_keepalive(nodes):
-    """Silence is broken by NOOPs, which keep the connection, and cost nothing."""
+    """An idle connection sends NOOPs, which keep the connection and use no credits."""
     a, b = nodes
     up(a, b, lnd="keepalive=1")
     a.ping(b)
@@ -326,18 +326,19 @@ def test_keepalive(nodes):
 
 
 def causes(node, of):
-    """How often what ended, of that kind."""
+    """Returns how often each cause ended an object of the kind `of`."""
     line = node.guest.check(f"grep 'of={of} ' /sys/kernel/debug/ro2iblnd/{node.nid}")
     return {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", line)}
 
 
 def test_resent_get_blames_no_interface(nodes):
-    """LNet has used its MD up with the first reply, and gives no other one: our NI is well, and memory is there."""
+    """A GET that LNet resends lowers no NI's health. Its first reply has used up the MD: LNet has no buffer for the
+    second one, the local NI works, and memory is not short."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     a.set(retries=3, retry_ms=20)
-    # It is at the peer, and not answered.
+    # The GET is at the peer, which has not answered.
     b.set(slow_ms=10000)
     before = a.stats()
     run = a.start(b, op="get", size=65536, count=1, conc=1, timeout=60)
@@ -355,13 +356,14 @@ def test_resent_get_blames_no_interface(nodes):
 
 
 def test_ni_deletion_does_not_wait_for_link(nodes):
-    """What waits for the link holds the NI up: it goes back to LNet at once."""
+    """The deletion of an NI does not wait for the link. Messages that wait for the link hold the NI: the driver returns
+    them to LNet at once."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     a.guest.carrier(False)
     until(lambda: not conns(a), "the connection is over")
-    # Most of it with LNet, which sends eight at a time.
+    # LNet queues most of them: it sends eight at a time.
     run = a.start(b, op="put", size=100, count=250, conc=250, timeout=60, ask=0)
     until(lambda: "waiting=8" in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}"), "they wait")
     began = time.monotonic()
@@ -370,12 +372,13 @@ def test_ni_deletion_does_not_wait_for_link(nodes):
     r = run.result()
     a.guest.carrier(True)
     assert 8 < r["issued"] == r["errors"], r
-    # 22 s where they waited until their patience was over, and 30 s where eight went in a second.
+    # It took 22 s when messages waited until their timeout, and 30 s when eight failed per second.
     assert took < min(6 * slow(), 18), f"{took:.1f} s"
 
 
 def test_messages_of_deleted_ni_do_not_connect(nodes):
-    """LNet sends what it has queued for an NI that it deletes: eight messages at a time, to a peer that is not there."""
+    """A message that LNet has queued for an NI that it deletes starts no connection. LNet sends eight messages at a
+    time, to a peer that does not exist."""
     a, _b = nodes
     up(a)
     run = a.start("10.0.0.77@o2ib", op="put", size=100, count=128, conc=128, timeout=200, ask=0)
@@ -384,15 +387,15 @@ def test_messages_of_deleted_ni_do_not_connect(nodes):
     a.ni_del()
     took = time.monotonic() - began
     r = run.result()
-    # What was not sent when the NI was still in use is not sent any more.
+    # A message that was not sent before the deletion is not sent afterwards.
     assert 8 < r["issued"] == r["errors"], r
-    # The attempt that was under way ends first. With one for each eight of them it took 50 s.
+    # The running attempt ends first. With one attempt for each eight messages the deletion took 50 s.
     assert took < min(10 * slow(), 40), f"{took:.1f} s"
 
 
 def test_ni_deletion_does_not_wait_for_backoff(nodes):
-    """Attempts that fail for something here go on, with pauses of up to ten seconds. Who deletes the NI does not wait for
-    the end of one."""
+    """The deletion of an NI does not wait for the pause between two attempts. Attempts that fail for a local reason are
+    repeated with pauses of up to ten seconds."""
     a, _b = nodes
     up(a)
 
@@ -401,7 +404,7 @@ def test_ni_deletion_does_not_wait_for_backoff(nodes):
         return int(found[1]) if found else 0
 
     with Inject(a, "ro2ib_cm_resolve_addr", -errno.EADDRNOTAVAIL):
-        # Pauses are drawn, and a message is given up after a few of them: the next one wants a connection then.
+        # Pauses are random, and a message expires after a few of them. The next message then needs a connection.
         run = a.start("10.0.0.77@o2ib", op="put", size=100, count=100, conc=1, timeout=200, ask=0)
         until(lambda: pause() > 5000, "a long pause", timeout=PATIENCE, pause=0.2)
         began = time.monotonic()
@@ -413,12 +416,13 @@ def test_ni_deletion_does_not_wait_for_backoff(nodes):
 
 
 def test_messages_wait_for_the_device(nodes):
-    """It is away for some seconds, and LNet has no other NI: as behind a link that is down, nothing fails."""
+    """Messages wait while the device is gone for some seconds and LNet has no other NI: none fails, as behind a link
+    that is down."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     a.unplug()
-    # Its address is there all the while.
+    # The interface keeps its address.
     until(lambda: "device=none" in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}"), "gone")
     runs = [a.start(b, op=op, size=size, count=20, conc=4, timeout=120) for op, size in (("put", 100), ("put-ack", 65536), ("get", 4096))]
     time.sleep(3)
@@ -429,14 +433,14 @@ def test_messages_wait_for_the_device(nodes):
 
 
 def test_why_a_device_that_is_back_is_of_no_use(nodes):
-    """It was said that it is gone; that it is there, and what it lacks, is said once for each reason."""
+    """The log reports that the device is gone, that it is back, and each reason why the driver cannot use it once."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     said = "the RDMA device cannot be used: cannot allocate a protection domain: "
     a.unplug()
     assert said not in a.log()
-    # All the while: it looks every second.
+    # The messages wait: the driver looks for the device every second.
     with Inject(a, "ro2ib_alloc_pd", -errno.ENOMEM) as inject:
         a.plug()
         for error, words in (errno.ENOMEM, "out of memory"), (errno.EOPNOTSUPP, ""):
@@ -448,7 +452,7 @@ def test_why_a_device_that_is_back_is_of_no_use(nodes):
 
 
 def test_peers_of_another_net_are_not_meant(nodes):
-    """Peers are found by address. Who names one of a net that the NI is not of means another one."""
+    """A command that names a peer of another net does not mean the peer of this net with the same address."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -466,13 +470,13 @@ def test_peer_killed_and_restarted(boot_pair):
     up(a, b, lnd="timeout=8")
     a.traffic(b, op="mix", count=20)
     before = a.stats()["finalized"]
-    # Large ones, so that few are left to fail: eight by eight, with every attempt to connect.
+    # Large messages, so that few are left to fail: eight with each attempt to connect.
     run = a.start(b, op="mix", size=1 << 20, count=40, conc=8, timeout=24)
     until(lambda: a.stats()["finalized"] > before + 8, "traffic", pause=0.02)
     b.guest.kill()
     r = run.result(600)
-    # What waits at the kill for an answer that is not the driver's to give (an
-    # ACK, a REPLY by PUT) waits in vain; all the rest is told that it failed.
+    # A message that waits at the kill for an answer that the driver does not give (an ACK, a REPLY by PUT) gets no
+    # status. All others fail with an error.
     assert r["issued"] == 40 and r["errors"] > 0 and r["timeouts"] <= 8 and not r["stuck"], r
     until(lambda: a.conns() == 0, "no connection to the dead")
     b.guest.start()
@@ -481,7 +485,7 @@ def test_peer_killed_and_restarted(boot_pair):
     setup_link(b.guest)
     b = Node(b.guest)
     up(b, lnd="timeout=8")
-    # Its new life is accepted from either side.
+    # The restarted peer is accepted from either side.
     b.traffic(a, op="mix", count=20)
     a.traffic(b, op="mix", count=20)
     a.unload()

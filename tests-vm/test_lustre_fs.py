@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """A real Lustre file system, under which drivers, links and nodes come and go. Run by `make test-lustre-fs LUSTRE=...`.
 
-Each row is a test: data has to be right, no I/O may fail, no client may be evicted that ko2iblnd would not have
-lost, and after the cause is gone I/O has to go on. How long it stood still is told in a table, beside the load average
-of the machine, and not judged but for a bound that no noise explains.
+Each row is a test. Data has to be right, no I/O may fail, no client may be evicted that ko2iblnd would not have lost,
+and I/O has to continue when the cause is gone. A table lists how long I/O stalled, beside the load average of the
+machine. A stall fails the test only above a limit that no noise explains.
 
-WITH=both runs ko2iblnd on both nodes as well, first; WITH=all the mixed pairings, too. In a pairing the client comes
+WITH=both first runs ko2iblnd on both nodes as well, WITH=all also the mixed pairings. In a pairing the client comes
 first. Rows that take the link, the device or the NI of a node are for nodes with ro2iblnd: ko2iblnd does not survive
 the first two on rxe, and the third may panic a client with it (Lustre's import.c).
 """
@@ -32,7 +32,7 @@ PAIRINGS = {
     "mixed": [(OURS, KO), (KO, OURS)],
     "all": [(KO, KO), (OURS, OURS), (OURS, KO), (KO, OURS)],
 }[os.environ.get("WITH", "ours")]
-# Seconds: the load before a fault and after; and what I/O is waited for at most, which is beyond Lustre's own timeouts: a
+# Seconds: the load before a fault and after it, and the longest wait for I/O, which is beyond Lustre's own timeouts: a
 # server waits for 100 s for a bulk transfer that its LNet has refused.
 BEFORE, AFTER, BACK = 5, 10, 300
 # The client's umount on a machine with other work, in seconds.
@@ -41,7 +41,7 @@ LONG = pytest.mark.long
 
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real Lustre is not at hand")
 
-# Which node is hit.
+# The node that the fault hits.
 CLIENT, SERVER, BOTH = "client", "server", "both"
 FAULTS = [
     (events.device, CLIENT),
@@ -58,7 +58,7 @@ FAULTS = [
     (events.reload, SERVER),
     pytest.param(events.swap, SERVER, marks=LONG),
 ]
-# Parameters of our module and options of `lnetctl net add`; a depth of 8 is LNet's least, and the default.
+# Parameters of ro2iblnd and options of `lnetctl net add`. A depth of 8 is LNet's minimum, and the default.
 SETTINGS = {
     "conns_per_peer 4": ("", "--conns-per-peer 4"),
     "checksums": ("cksum=1", ""),
@@ -66,7 +66,7 @@ SETTINGS = {
     "depth 32": ("", "--peer-credits 32 --credits 256"),
 }
 PLAIN = ("", "")
-# Block size, order, direct; the size of the file, and how many I/Os are under way.
+# Block size, order, direct, size of the file, and number of I/Os in parallel.
 CELLS = [
     (bs, order, direct, size, depth)
     for bs, size, depth in (("4k", "2m", 8), ("1m", "32m", 4))
@@ -81,7 +81,7 @@ def cell_name(cell):
 
 
 class Beds:
-    """A mounted file system for one test after the other; a new one after a failure."""
+    """Mounted file systems, each used by one test after the other. After a failure the next test gets a new one."""
 
     def __init__(self, tree, prober, table):
         self.tree, self.prober, self.table = tree, prober, table
@@ -116,7 +116,7 @@ class Beds:
 
     @contextlib.contextmanager
     def mounted(self, request, pairing, **how):
-        """The mounted file system for one test. One that fails leaves it to nobody."""
+        """Provides the mounted file system for one test. A test that fails discards it."""
         taken = self.take(pairing, **how)
         yield taken
         if getattr(request.node, "failed_call", True):
@@ -165,7 +165,7 @@ def beds(tree, prober, request):
 
 @pytest.fixture(scope="module", params=PAIRINGS, ids=names)
 def pairing(request):
-    """Drivers of the client and of the server. All tests of one come before those of the next."""
+    """Drivers of the client and of the server. All tests of one pairing run before those of the next."""
     return request.param
 
 
@@ -177,11 +177,11 @@ def bed(beds, pairing, request):
 
 
 class Measure:
-    """A row while it is measured: a context manager, in the end a line of the table and a verdict."""
+    """Row while it is measured: context manager that adds a line to the table and fails the test if the row is bad."""
 
     def __init__(self, beds, bed, name, evictions=0):
         self.beds, self.bed, self.name = beds, bed, name
-        # Those that the row itself brings about.
+        # Number of evictions that the row itself causes.
         self.allowed = evictions
         self.pairing = bed.pairing
         self.verified, self.errors = 0, []
@@ -197,7 +197,7 @@ class Measure:
         return self
 
     def load(self, load):
-        """What the load of the row found."""
+        """Adds the results of the row's load."""
         self.verified += load.verified
         self.errors += load.errors()
         self.worst = load.worst
@@ -211,7 +211,7 @@ class Measure:
         took, load = self.clock.stop()
         evicted = max(0, self.log.evictions() - self.log.unasked())
         failed = len(self.errors) + (kind is not None and not self.errors)
-        # A client that was booted again begins anew, and is counted from then on.
+        # The counter of a client that was rebooted starts at zero, and is read from then on.
         counts = [rxe_mr_errors.count(node) for node in self.bed.nodes] if kind is None else self.before
         refusals = [max(0, now - before) for now, before in zip(counts, self.before)]
         again = self.again.look() if kind is None else self.again.counts
@@ -228,7 +228,7 @@ class Measure:
         if kind is not None:
             return
         assert not self.errors, "\n".join(self.errors)
-        # None: whoever did it counts operations.
+        # None: the load itself counts its operations.
         assert self.verified is None or self.verified > 0, "nothing was verified"
         as_ko = self.beds.table.evictions(self.name, (KO, KO))
         if OURS in self.pairing:
@@ -249,14 +249,14 @@ def measure(beds, bed):
 
 @pytest.mark.parametrize("cell", CELLS, ids=cell_name)
 def test_fio(bed, measure, cell):
-    """Written, and read back from the server: every block with its sum."""
+    """Data that fio writes and reads back from the server is right: every block has a checksum."""
     bs, order, direct, size, depth = cell
     with measure(cell_name(cell)) as row:
         row.fio(loads.fio(bed, "cell", direct, f"--bs={bs} --rw={order} --size={size} --iodepth={depth}"))
 
 
 def test_fsx(bed, measure, tree, pytestconfig):
-    """Reads and writes of all sizes at all places, by calls and by mappings, against a copy in memory."""
+    """Reads and writes of all sizes at all offsets, by calls and by mappings, match a copy in memory."""
     if tree.fsx is None:
         pytest.skip(f"no lustre/tests/fsx under {tree.path}: build its tests; Debian packages none")
     count = 3000 if pytestconfig.getoption("--long") else 600
@@ -267,7 +267,7 @@ def test_fsx(bed, measure, tree, pytestconfig):
 
 
 def test_dbench(bed, measure, pytestconfig):
-    """What an office's clients do, of which each answer is checked."""
+    """dbench, which checks each answer to an office's clients, finds no fault."""
     seconds = 60 if pytestconfig.getoption("--long") else 15
     with measure("dbench") as row:
         rate, bad = loads.dbench(bed, 4, seconds)
@@ -277,7 +277,7 @@ def test_dbench(bed, measure, pytestconfig):
 
 
 def test_tree(bed, measure, pytestconfig):
-    """A tree of many files, unpacked, and the sum of each."""
+    """A tree of many files is unpacked, and the checksum of each file is right."""
     files = 400 if pytestconfig.getoption("--long") else 100
     with measure("tree, sha256") as row:
         row.verified, bad = loads.tree(bed, files)
@@ -286,7 +286,7 @@ def test_tree(bed, measure, pytestconfig):
 
 
 def test_quiet(bed, measure):
-    """The load of the rows below with nothing that disturbs it: what of their stalls is the machine's."""
+    """The load of the rows below runs without a fault. Its stalls are those of the machine."""
     with measure("no fault") as row:
         with loads.Load(bed) as load:
             until_time(bed, load, BEFORE + 15)
@@ -295,7 +295,7 @@ def test_quiet(bed, measure):
 
 
 def until_time(bed, load, seconds):
-    """Lets the load run, and sees to it that the prober gets through."""
+    """Runs the load for `seconds`, and waits until the prober completes a round after that."""
     start = bed.client.clock()
     until(
         lambda: any(began > start + seconds for began, _, _ in load.probes()),
@@ -307,7 +307,7 @@ def until_time(bed, load, seconds):
 
 @pytest.mark.parametrize(("event", "where"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_fault(bed, measure, event, where):
-    """Something goes away and comes back under verified I/O."""
+    """A part goes away and comes back under verified I/O."""
     node = None if where == BOTH else bed.role(where)
     if node is not None and node.lnd != OURS:
         pytest.skip(f"the {where} has {node.lnd}")
@@ -317,14 +317,14 @@ def test_fault(bed, measure, event, where):
 @LONG
 @pytest.mark.parametrize("run", range(2, 6))
 def test_more_loss_again(bed, measure, pairing, run):
-    """What is luck in one run is not in five."""
+    """Loss of more packets passes in five runs, so that it did not pass by luck."""
     if pairing != (OURS, OURS):
         pytest.skip("of ro2iblnd on both nodes only")
     disturb(bed, measure, f"{events.more_loss.__doc__}, run {run}", events.more_loss, None)
 
 
 def disturb(bed, measure, name, event, node):
-    """A row with `event` under verified I/O."""
+    """Measures a row with `event` under verified I/O."""
     with measure(name) as row:
         with loads.Load(bed) as load:
             until_time(bed, load, BEFORE)
@@ -338,8 +338,8 @@ def disturb(bed, measure, name, event, node):
 
 @LONG
 def test_client_killed(bed, measure):
-    """The client loses its power under load, boots, mounts, and reads and writes again. The server throws out the one
-    that is no more as soon as that is in the way of the new one."""
+    """The client loses its power under load, boots, mounts, and reads and writes again. The server evicts the old
+    client as soon as it blocks the new one."""
     with measure("client killed and booted", evictions=2) as row:
         load = loads.Load(bed)
         load.start()
@@ -355,7 +355,7 @@ def test_client_killed(bed, measure):
 @LONG
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_setting(bed, measure, pairing, setting):
-    """Mounted anew with other options, on both nodes."""
+    """The file system works when it is mounted again with other options on both nodes."""
     if SETTINGS[setting][0] and OURS not in pairing:
         pytest.skip("ko2iblnd cannot do this with itself")
     with measure(setting) as row:
@@ -367,7 +367,7 @@ def test_setting(bed, measure, pairing, setting):
 
 
 def in_force(bed, setting):
-    """Whether the nodes do what they were told, and what of it can be seen."""
+    """Checks that the nodes apply the setting. Returns its visible effect."""
     client, server = bed.nodes
     conns = len([line for line in client.conns() if line.startswith(f"{server.nid} ")])
     credits = [node.tunable("peer_credits") for node in bed.nodes]
@@ -382,7 +382,7 @@ def in_force(bed, setting):
 
 
 def test_unmount(beds, pairing):
-    """Unmounted, unloaded, nothing left behind after all of that."""
+    """Unmounting and unloading at the end leave nothing behind."""
     if beds.bed is None or beds.bed.pairing != pairing:
         pytest.skip("the last row failed, and its guests are gone")
     clock = Clock()

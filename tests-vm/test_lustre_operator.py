@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an administrator does at a running node with LNet's own tools, beside ko2iblnd."""
+"""Work of an administrator on a running node with LNet's own tools, compared with ko2iblnd."""
 
 import os
 import re
@@ -26,10 +26,10 @@ from test_lustre import (  # noqa: F401
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
 
 NOBODY = f"10.0.0.77@{lustre.NET}"
-# Keys of `lnetctl net show` that ko2iblnd has not.
+# Keys of `lnetctl net show` that ko2iblnd does not have.
 OF_OURS = {"retry_count", "rnr_retry_count", "keepalive", "queue_depth", "queue_depth_mbps", "older_connections"}
 OF_OURS |= {"probe"}
-# Words of ko2iblnd's dump of a peer, in its order.
+# Patterns of ko2iblnd's dump of a peer, in its order.
 DUMP = (
     r"\[last_alive, races, reconnected, error\]: \d+, 0, 0, 0",
     r"Conn 0:",
@@ -47,12 +47,12 @@ DUMP = (
 
 
 def lctl(node, cmd):
-    """Exit status and output of an old command of lctl's."""
+    """Returns exit status and output of an old command of lctl."""
     return node.guest.run(f"lctl --net {lustre.NET} {cmd}")
 
 
 def own_lines(node):
-    """Lines of the debug log that are of subsystem LND: (mask, place in the source, text). Empties it."""
+    """Returns the lines of subsystem LND in the debug log as (mask, place in the source, text). Clears the log."""
     out = node.sh("lctl dk 2>/dev/null")
     found = re.findall(r"^00000800:(\w{8}):[\d.F:]+\((\S+)\) (.*)$", out, re.MULTILINE)
     return [(int(mask, 16), place, text) for mask, place, text in found]
@@ -60,13 +60,13 @@ def own_lines(node):
 
 @pytest.mark.parametrize("pairing", MIXED, ids=names)
 def test_old_commands(nodes, pairing):
-    """lctl's commands: the same status and words from both drivers."""
+    """lctl's commands return the same status and words from both drivers."""
     a, b = up(pairing, nodes)
     enoent = "No such file or directory"
     for node in (a, b):
         assert "<no connections>" in lctl(node, "conn_list")[1]
         assert "<no peers>" in lctl(node, "peer_list")[1]
-        # A wildcard always succeeds for connections, never without peers.
+        # A wildcard always succeeds for connections, and never without peers.
         assert lctl(node, "disconnect") == (0, "")
         for cmd in (f"disconnect {NOBODY}", f"del_peer {NOBODY}", "del_peer"):
             status, out = lctl(node, cmd)
@@ -86,7 +86,7 @@ def test_old_commands(nodes, pairing):
 
 @pytest.mark.parametrize("pairing", MIXED, ids=names)
 def test_debug_peer(nodes, pairing):
-    """`lnetctl debug peer` prints the same lines, on the console and in the debug log."""
+    """`lnetctl debug peer` prints the same lines with both drivers, on the console and in the debug log."""
     a, b = up(pairing, nodes)
     assert_ping(a, b)
     for one, other in ((a, b), (b, a)):
@@ -101,34 +101,34 @@ def test_debug_peer(nodes, pairing):
                 assert found, f"{one.lnd}: no {line} in\n{text}"
                 at = found.end()
     ours = a if a.lnd == OURS else b
-    # ko2iblnd says nothing of a peer that is not there.
+    # ko2iblnd logs nothing about a peer that does not exist.
     status, out = ours.guest.run(f"lnetctl debug peer --nid {NOBODY}")
     assert status and "errno: -2" in out, out
 
 
 def lnd_lines(node, cmd):
-    """What the driver writes into LNet's debug log during a command: mask and text."""
+    """Returns the mask and text of each line that the driver writes into LNet's debug log during a command."""
     node.sh("lctl clear")
     node.guest.run(cmd)
     return 0, "\n".join(f"{mask:08x} {text}" for mask, _place, text in own_lines(node))
 
 
 def console(node, cmd):
-    """Status of a command, what it prints, and what comes on the console."""
+    """Returns the status of a command, and its output with that of the console."""
     node.sh("dmesg -c >/dev/null")
     status, out = node.guest.run(cmd)
     return status, out + re.sub(r"^\[ *[\d.]+\] ", "", node.sh("dmesg"), flags=re.MULTILINE)
 
 
 def test_commands_beside(nodes, workdir):
-    """Each command once on a node with either driver, into commands.md beside the consoles; the same status, and no
-    key of ko2iblnd's is missing in what ours shows."""
+    """Each command has the same status on a node with either driver, and ro2iblnd's output lacks no key of ko2iblnd's.
+    Writes both outputs into commands.md beside the consoles."""
     a, b = up((OURS, KO), nodes)
     assert_ping(a, b)
     told = []
 
     def both(command, how, same=True):
-        """`command`, with {peer} for the other node, on both, each time with a connection."""
+        """Runs `command` on both nodes, with the other node for {peer}, each time with a connection."""
         outs = []
         for one, other in ((a, b), (b, a)):
             assert_ping(a, b)
@@ -147,7 +147,7 @@ def test_commands_beside(nodes, workdir):
     for cmd in ("conn_list", "peer_list"):
         both(f"lctl --net {lustre.NET} {cmd}", plain)
     both("lnetctl debug peer --nid {peer}", console)
-    # ko2iblnd says nothing of one that is not there.
+    # ko2iblnd logs nothing about a peer that does not exist.
     both(f"lnetctl debug peer --nid {NOBODY}", console, same=False)
     both("lnetctl debug recovery --local", plain)
     both("lnetctl debug recovery --peer", plain)
@@ -168,7 +168,8 @@ def test_commands_beside(nodes, workdir):
 
 
 def test_debug_log(nodes):
-    """Causes are in the log as it comes; what happens to messages if somebody asks; nothing without LND."""
+    """The default debug log has the causes of failures, and with "net" also messages. Without subsystem LND it has
+    neither."""
     a, b = up((OURS, KO), nodes)
     assert_ping(a, b)
     neterror, net = 0x100, 0x200
@@ -206,13 +207,13 @@ PARAMS = "/sys/module/ro2iblnd/parameters"
 
 
 def in_force(node):
-    """What `lnetctl net show -v 4` shows under "lnd tunables"."""
+    """Returns the values that `lnetctl net show -v 4` shows under "lnd tunables"."""
     shown = node.net_show("-v 4").partition("lnd tunables:")[2]
     return {key: int(value) for key, value in re.findall(r"^ +(\w+): (-?\d+)$", shown, re.MULTILINE)}
 
 
 def with_traffic(a, b, change):
-    """Changes something while lnet_selftest runs, which must not notice."""
+    """Calls `change` while lnet_selftest runs. No test may fail."""
     with lustre.Selftest(a, b) as session:
         batch = session._start("brw write check=full size=64K", 8)
         change()
@@ -223,7 +224,7 @@ def with_traffic(a, b, change):
 
 
 def conns_to(one, other):
-    """How many; lnet_selftest also connects a node with itself."""
+    """Returns the number of connections to `other`. lnet_selftest also connects a node with itself."""
     return sum(line.startswith(f"{other.nid} ") for line in one.conns())
 
 
@@ -234,7 +235,7 @@ def reconnect(a, b):
 
 
 def test_net_set(nodes):
-    """`lnetctl net set --all --conns-per-peer`, under traffic: shown at once, counts for new connections."""
+    """`lnetctl net set --all --conns-per-peer` under traffic is shown at once and applies to new connections."""
     a, b = up((OURS, KO), nodes)
     assert_ping(a, b)
     assert in_force(a)["conns_per_peer"] == 1
@@ -252,8 +253,8 @@ def test_net_set(nodes):
 
 
 def test_tuned_per_ni(nodes):
-    """The parameter ni_tune, under traffic: shown by LNet's tool, and kept out of its backup where another
-    driver would not know it."""
+    """LNet's tool shows the values of the parameter ni_tune, which changes under traffic. Its backup lacks the keys
+    that another driver does not know."""
     a, b = up((OURS, KO), nodes, options=["--peer-credits 8", "--peer-credits 32"])
     assert_ping(a, b)
     now = dict(conns_per_peer=2, tos=96, timeout=20, retry_count=2, rnr_retry_count=7, keepalive=30, probe=700, queue_depth=32)
@@ -271,7 +272,7 @@ def test_tuned_per_ni(nodes):
     backup = a.sh("lnetctl export --backup")
     assert "tos: 96" in backup
     assert not any(word in backup for word in ("queue_depth", "keepalive", "older_connections", "probe"))
-    # What was written there is what a new NI gets; what is not LNet's comes from the parameter.
+    # A new NI gets the values of the backup, and keys that LNet does not have from the parameter.
     a.sh(f"echo '{backup}' >/tmp/lnet.yaml; echo >{PARAMS}/ni_tune")
     a.net_del()
     a.sh("lnetctl import </tmp/lnet.yaml")
@@ -281,7 +282,7 @@ def test_tuned_per_ni(nodes):
 
 
 def test_depth_source(nodes):
-    """Nobody, the link; then the administrator, with a backup too: it says what it says."""
+    """The depth comes from the link by default, and otherwise from the administrator, also through a backup."""
     a, b = up((OURS, KO), nodes, options=["", "--peer-credits 32"])
     assert in_force(a)["queue_depth_mbps"] == 2500
     assert in_force(a)["queue_depth"] == 8 and in_force(a)["peercredits_hiw"] == 4
@@ -299,7 +300,7 @@ def test_depth_source(nodes):
 
 
 def imported(node, text):
-    """Deletes the NI and imports `text`. Returns status and output of lnetctl, and its backup, without the NID."""
+    """Deletes the NI and imports `text`. Returns status and output of lnetctl, and its backup without the NID."""
     node.guest.run(f"lnetctl net del --net {lustre.NET}")
     node.sh(f"cat >/tmp/lnet.yaml <<'END'\n{text}\nEND")
     status, out = node.guest.run("lnetctl import </tmp/lnet.yaml")
@@ -308,7 +309,8 @@ def imported(node, text):
 
 
 def test_whatever_is_shown_can_be_imported(nodes):
-    """At every verbosity, with the same answer and result as ko2iblnd's."""
+    """`lnetctl import` takes the output of `net show` at every verbosity, with the same answer and result as
+    ko2iblnd's."""
     both = up((OURS, KO), nodes)
     for verbosity in range(5):
         answers = []
@@ -320,7 +322,7 @@ def test_whatever_is_shown_can_be_imported(nodes):
         assert answers[0] == answers[1], (verbosity, answers)
 
 
-# As lnetctl of 2.12 to 2.14 shows an NI, with the keys of the driver under "tunables", and Lustre's example.
+# NI as lnetctl of 2.12 to 2.14 shows it, with the keys of the driver under "tunables", and Lustre's example.
 OLD = {
     "2.12": """net:
     - net type: o2ib
@@ -397,12 +399,12 @@ OLD = {
 }
 
 
-# lnetctl refuses the empty key, whichever driver is loaded.
+# lnetctl refuses the empty key with either driver.
 OLD |= {f"{name}, whole": OLD[name].replace("          lnd tunables:\n", "") for name in ("2.12", "2.14")}
 
 
 def test_old_files_are_imported(nodes):
-    """With the same answer and result as ko2iblnd's."""
+    """`lnetctl import` takes files of old versions, with the same answer and result as ko2iblnd's."""
     both = up((OURS, KO), nodes)
     answers = {}
     for name, text in OLD.items():
@@ -418,7 +420,7 @@ def test_old_files_are_imported(nodes):
 
 
 def test_tools_that_know_ko2iblnd(nodes):
-    """lnetctl finds parameters by the name of the module."""
+    """lnetctl finds the driver's parameters by the name of the module."""
     a, b = up((OURS, KO), nodes)
     ours, theirs = (node.guest.run("lnetctl service-id") for node in (a, b))
     assert ours == theirs and ours[0] == 0, (ours, theirs)
@@ -429,7 +431,8 @@ def test_tools_that_know_ko2iblnd(nodes):
 
 
 def test_access(nodes):
-    """A ko2iblnd node is denied under traffic, told so, counted, and served when it is allowed again."""
+    """A ko2iblnd node that is denied under traffic gets a reject and is counted. It is served again when it is allowed.
+    """
     a, b = up((OURS, KO), nodes)
     assert_ping(b, a)
     a.sh(f"echo 'deny {b.nid}' >{PARAMS}/access")
@@ -448,7 +451,7 @@ def test_access(nodes):
 
 
 class NodeStandIn:
-    """Somebody to ping who is not there."""
+    """Peer that does not exist, for pings."""
 
     def __init__(self, nid):
         self.nid = nid

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A Lustre file system in use for long, while faults come that are drawn from a seed. Run by `make soak-lustre-fs
-LUSTRE=...`; --seconds says how long, --seed which faults.
+"""A Lustre file system in long use, with faults that are drawn from a seed. Run by `make soak-lustre-fs LUSTRE=...`:
+--seconds sets the length, --seed the faults.
 
-Data has to be right, no I/O may fail, no client may be thrown out, I/O has to go on after each fault; and when all is
-unmounted and unloaded nothing may be left: no connection, message, module, RDMA object, and no memory."""
+Data has to be right, no I/O may fail, no client may be evicted, and I/O has to continue after each fault. After unmount
+and unload nothing may be left: no connection, message, module, RDMA object, and no memory.
+"""
 
 import contextlib
 import os
@@ -26,19 +27,18 @@ from nodes import until
 from test_lustre import names
 from test_lustre_fs import PAIRINGS, UNMOUNT, prober, pytestmark, tree  # noqa: F401
 
-# Seconds: the load before all of that, and in the end.
+# Seconds of load before the faults, and at the end.
 QUIET = 10
 TREE = 24
-# What the guest's kernel keeps for itself after a soak, more than after a short use of the same.
+# KiB that the guest's kernel keeps for itself after a soak, beyond those after a short run.
 KEPT_KIB = 24 << 10
 PROBES = 400
-# Lustre asks again for a lost answer when the request has timed out, and has learnt from the faults before that answers
-# take long: at_max is how long that may become. While there is much I/O it looks late, too. See "Long stalls of Lustre"
-# in Documentation/interop.md.
+# Lustre repeats a request for a lost answer after a timeout, and has learnt from earlier faults that answers take long:
+# at_max limits that time. Much I/O delays its check, too. See "Long stalls of Lustre" in Documentation/interop.md.
 AT_MAX = 600
 HUNG = "/proc/sys/kernel/hung_task_timeout_secs"
-# Who waits for longer than that, in seconds, is asked what for: what the driver has, how far LNet is with its peers, and
-# where Lustre's and LNet's threads are.
+# After a stall of this many seconds the test collects the driver's state, LNet's counts of its peers, and the stacks of
+# Lustre's and LNet's threads.
 ODD = 60
 STATE = f"""
 grep . {DEBUGFS}/ro2iblnd/*
@@ -52,14 +52,14 @@ done
 
 
 def sizes(node):
-    """What a guest has of memory, in KiB, when nothing is kept for later."""
+    """Returns sizes of a guest's memory, in KiB, with empty caches."""
     node.sh("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; echo 3 >/proc/sys/vm/drop_caches", 120)
     found = dict(re.findall(r"^(\w+): +(\d+)", node.sh("cat /proc/meminfo"), re.MULTILINE))
     return {key: int(found[key]) for key in ("MemFree", "SUnreclaim", "VmallocUsed", "Percpu")}
 
 
 def is_idle(node):
-    """The driver has no connection, no message that waits, and nobody to take leave of."""
+    """Returns whether the driver has no connection, no waiting message, and no DREQ without its answer."""
     status, text = node.guest.run(f"cat {DEBUGFS}/ro2iblnd/*@*")
     assert status == 0, text
     nis = [line for line in text.splitlines() if line.startswith("ni=")]
@@ -68,13 +68,13 @@ def is_idle(node):
 
 
 class Blow:
-    """A fault, and what it did. By the client's clock: when it began, when its cause was gone."""
+    """Fault and its effect, with its begin and the end of its cause by the client's clock."""
 
     def __init__(self, fault, began, gone):
         self.fault, self.began, self.gone = fault, began, gone
 
     def stall(self, rounds, until_next):
-        """(the longest round of the prober, seconds from when the cause was gone until one was through)"""
+        """Returns (longest round of the prober, seconds from the end of the cause to the end of the next round)."""
         hit = [(b, e) for b, e, _ in rounds if e > self.began and b < until_next]
         longest = max((e - b for b, e in hit), default=0.0)
         return longest, min((e for _, e in hit if e > self.gone), default=self.gone) - self.gone
@@ -86,14 +86,14 @@ class Soak:
         self.again = Again(bed.nodes)
 
     def collect(self):
-        """What both nodes wait for, into files beside their consoles."""
+        """Writes the waits of both nodes into files beside their consoles."""
         for node in self.bed.nodes:
             path = os.path.join(self.path, f"waits-{len(self.blows)}.{node.guest.name}")
             with open(path, "w", encoding="utf-8") as f:
                 f.write(node.guest.run(STATE, 120)[1])
 
     def answered(self, load):
-        """The file system answers to who asks now."""
+        """Waits until the file system answers a new request. Returns the seconds that took."""
         asked = self.bed.client.clock()
         collected = False
 
@@ -128,7 +128,7 @@ class Soak:
             time.sleep(fault.pause)
 
     def table(self, rounds):
-        """A line for each kind of fault."""
+        """Returns a line for each kind of fault."""
         spent = {}
         ends = [blow.began for blow in self.blows[1:]] + [float("inf")]
         for blow, end in zip(self.blows, ends):
@@ -141,7 +141,8 @@ class Soak:
 
 
 def short_use(bed):
-    """Up, a little I/O, and down, so that what the kernel keeps from then on is there: memory of both nodes afterwards."""
+    """Runs up, a little I/O and down, so that the kernel makes its permanent allocations. Returns the memory of both
+    nodes afterwards."""
     bed.up()
     with loads.Load(bed, loops=()) as load, loads.Trees(bed, TREE, 0) as trees:
         time.sleep(QUIET)
@@ -156,7 +157,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
     seconds = pytestconfig.getoption("--seconds") or (3600 if long else 180)
     seed = pytestconfig.getoption("--seed")
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-    # First of all, in case it does not come to an end.
+    # Printed first, in case the soak does not end.
     print(f"soak of {seconds} s, --seed {seed}", flush=True)
     path = os.path.join(LOGS, f"lustre-soak-{names(pairing)}")
     shutil.rmtree(path, ignore_errors=True)
@@ -166,7 +167,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
         guests = stack.enter_context(tree.pair(workdir=path))
         bed = Bed(tree, guests, pairing, prober)
         for node in bed.nodes:
-            # Who waits for no longer than that is no splat.
+            # A wait of up to that time is no splat.
             node.sh(f"[ ! -e {HUNG} ] || echo {AT_MAX} >{HUNG}")
         before = short_use(bed)
         log, clock = Log(bed), Clock()
@@ -177,7 +178,8 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
             soak.run(load, trees, seconds)
             time.sleep(QUIET)
             soak.answered(load)
-            # Together: while one load goes on, Lustre may not notice for minutes that an answer to the other one was lost.
+            # Both loads stop together: while one runs, Lustre may not notice for minutes that an answer to the other
+            # was lost.
             for one in (load, trees):
                 one.stop()
         unmounted = bed.unmount()

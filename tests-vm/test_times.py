@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Where the time of messages goes, what a peer's connections ended of, and notices of a device."""
+"""Times of messages by stage, ends of a peer's connections, and notices of a device."""
 
 from flow import conns
 from nodes import until, up
@@ -12,7 +12,7 @@ def settled(*nodes):
 
 
 def test_stages_of_every_operation(nodes):
-    """Each message passes the stages it has to, once."""
+    """Each message passes each of its stages once."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -28,25 +28,25 @@ def test_stages_of_every_operation(nodes):
         old = first[which].get((stage, op), {"n": 0})
         return last[which].get((stage, op), {"n": 0})["n"] - old["n"]
 
-    # 40 PUTs by RDMA, here and there.
+    # 40 PUTs by RDMA, in each direction.
     assert n(0, "queued", "PUT_REQ") == n(0, "queued", "PUT_DONE") == n(0, "answer", "PUT_REQ") == 40, last
     assert n(1, "lnet", "PUT_REQ") == n(1, "queued", "PUT_ACK") == n(1, "answer", "PUT_ACK") == 40, last
     assert n(0, "wire", "PUT_DONE") == n(1, "wire", "LOCAL_INV") == 40, last
-    # GETs, whatever number of them LNet makes by RDMA.
+    # GETs: LNet decides how many of them go by RDMA.
     gets = n(0, "queued", "GET_REQ")
     assert gets == n(0, "answer", "GET_REQ") == n(1, "lnet", "GET_REQ") == n(1, "wire", "GET_DONE") >= 40, last
-    # PUTs of 200 bytes and the ACKs of all. What was received was with LNet.
+    # PUTs of 200 bytes and the ACKs of all PUTs. Each received message was delivered to LNet.
     assert n(0, "queued", "IMMEDIATE") >= 40 and n(1, "queued", "IMMEDIATE") >= 80, last
     assert n(0, "queued", "IMMEDIATE") == n(0, "wire", "IMMEDIATE") == n(1, "lnet", "IMMEDIATE"), last
     assert n(1, "queued", "IMMEDIATE") == n(1, "wire", "IMMEDIATE") == n(0, "lnet", "IMMEDIATE"), last
-    # No answer may come before it was asked for: where there is no `wire` there is a longer `answer`.
+    # No answer may come before its request: a message without `wire` has a longer `answer`.
     for which in (0, 1):
         for op in ("PUT_REQ", "GET_REQ", "PUT_ACK"):
             assert n(which, "wire", op) <= n(which, "answer", op), (op, last)
 
 
 def test_a_slow_peer_is_seen(nodes):
-    """A peer whose LNet stands still: here it is `credit` and `queued`, there `lnet`, and `wire` nowhere."""
+    """The times show a peer whose LNet stalls: `credit` and `queued` grow here, `lnet` there, and `wire` nowhere."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -59,13 +59,13 @@ def test_a_slow_peer_is_seen(nodes):
     here, there = times(a), times(b)
     for row in (here["credit", "IMMEDIATE"], here["queued", "IMMEDIATE"], there["lnet", "IMMEDIATE"]):
         assert row["p99_ns"] > 1_500_000_000, (here, there)
-    # Nobody waits longer for a credit than in all.
+    # The wait for a credit is at most the whole wait.
     assert here["credit", "IMMEDIATE"]["sum_ns"] <= here["queued", "IMMEDIATE"]["sum_ns"], here
     assert here["wire", "IMMEDIATE"]["p99_ns"] < 1_500_000_000, here
 
 
 def test_numbers_of_connections(nodes):
-    """Each has its own, those that are over included."""
+    """Each connection has its own number, also after its end."""
     a, b = nodes
     up(a, b, conns_per_peer=3)
     a.ping(b)
@@ -80,7 +80,8 @@ def test_numbers_of_connections(nodes):
 
 
 def test_ends_and_the_next_try(nodes):
-    """Of a peer: what its connections ended of, how often in a row an attempt failed, when the next one is due."""
+    """debugfs shows for a peer the causes of its ends, its failed attempts in a row, and when the next attempt is due.
+    """
     a, b = nodes
     up(a, b)
 
@@ -95,7 +96,7 @@ def test_ends_and_the_next_try(nodes):
     a.ping(b)
     told = peer()
     assert (told["ends"], told["failures"], told["retry_ms"]) == ("AdminClose:2", "0", "-1"), told
-    # The interface goes: what waits is looked after every second.
+    # The interface goes down: the driver checks the waiting message every second.
     a.guest.check("ip link set eth0 down")
     job = a.guest.spawn(a.ctl_script(f"ping {b.nid} timeout=60"))
     told = until(lambda: (p := peer()) and 0 <= int(p["retry_ms"]) <= 1000 and p, "a try is due")
@@ -105,7 +106,7 @@ def test_ends_and_the_next_try(nodes):
 
 
 class Notices:
-    """What who listens for uevents is told on a node. Inside `with`."""
+    """Uevents that a listener on a node receives. Inside `with`."""
 
     def __init__(self, node):
         self.node = node
@@ -116,7 +117,7 @@ class Notices:
             ">/tmp/tell; chmod +x /tmp/tell"
         )
         self.job = self.node.guest.spawn("busybox uevent /tmp/tell")
-        # It listens: a socket of NETLINK_KOBJECT_UEVENT (15) that is not the kernel's.
+        # The listener is ready: a socket of NETLINK_KOBJECT_UEVENT (15) that is not the kernel's.
         self.node.guest.check("n=0; until awk '$2 == 15 && $3 > 0 { f = 1 } END { exit !f }' /proc/net/netlink || [ $n -gt 300 ]; do sleep 0.1; n=$((n + 1)); done", 60)
         return self
 
@@ -125,14 +126,14 @@ class Notices:
             self.job.kill()
 
     def of(self, event):
-        """NI and device of each notice of that kind."""
+        """Returns NI and device of each notice of a kind."""
         _status, text = self.node.guest.run("cat /tmp/told")
         blocks = [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in text.splitlines()]
         return [(b["RO2IBLND_NI"], b["RO2IBLND_DEVICE"]) for b in blocks if b.get("RO2IBLND_EVENT") == event]
 
 
 def test_notices(nodes):
-    """A device that goes and comes back is told to who listens for uevents."""
+    """A listener for uevents receives a notice when a device goes and when it comes back."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -146,7 +147,8 @@ def test_notices(nodes):
 
 
 def test_a_broken_device_heals(nodes):
-    """A device reported a fatal error: LNet leaves the NI alone. When it says that its port is active, it works again."""
+    """LNet avoids an NI whose device reported a fatal error. When the device reports an active port, the NI works
+    again."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -166,7 +168,7 @@ def test_a_broken_device_heals(nodes):
             for _ in range(2):
                 says("fatal")
                 until(avoided, "LNet is told")
-                # It stays so, whatever else is looked at.
+                # The NI stays broken after other events.
                 says("port_err")
                 a.guest.check("sleep 0.5")
                 assert avoided() and health() == "broken"

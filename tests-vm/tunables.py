@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tunables seen to act: on the wire, in the time that something takes, in what the device counts. The same under lnet_lite
-(test_tunables.py) and under real LNet (test_lustre_tunables.py), on a Bed of either."""
+"""Tunables and their effect: on the wire, in the time that an operation takes, in the counters of the device. Each test
+runs under lnet_lite (test_tunables.py) and under real LNet (test_lustre_tunables.py), on a Bed of either."""
 
 import re
 
@@ -10,35 +10,36 @@ from nodes import until
 from test_operator import PARAMS, debugfs, write
 from vm import link_name
 
-# Of reliable connections: not the messages of the connection manager.
+# Packets of reliable connections, without messages of the connection manager.
 RC = f"{ROCE} @th,64,8 < 0x20"
-# Messages of the protocol by their magic behind UDP and BTH, the first or only packet of a SEND. Then the sum, four words on.
+# Messages of the protocol by their magic behind UDP and BTH, the first or only packet of a SEND. The checksum is four
+# words later.
 MESSAGE = f"{ROCE} @th,64,8 {{ 0x00, 0x04 }} @th,160,32 0x911be90b"
-# More than fits into an MTU of 2048.
+# Packets that do not fit into an MTU of 2048.
 LARGE = f"{RC} meta length gt 2200"
-# What is shown under another name than it is set by.
+# Keys that are shown under another name than the name that sets them.
 SHOWN = {"peer_credits": "queue_depth"}
 
 
 def mtus(node):
-    """Path MTUs of the connections of a node with ro2iblnd."""
+    """Returns the path MTUs of the connections of a node with ro2iblnd."""
     return {int(n) for n in re.findall(r" mtu=(\d+)", debugfs(node))}
 
 
 class Bed:
-    """Two nodes with an NI each and a connection; where not said otherwise `a` runs ro2iblnd. What differs between the two LNets
-    is in the classes derived of this one:
+    """Two nodes with an NI each and a connection. `a` runs ro2iblnd unless a test says otherwise. The differences
+    between the two LNets are in the derived classes:
 
-    messages(one, other, size, count)      so many PUTs, and GETs, none of which may fail
-    start(one, other, size, count, conc)   PUTs, whatever becomes of them: running(), result() as (errors, seconds)
+    messages(one, other, size, count)      PUTs and GETs, `count` of each, none of which may fail
+    start(one, other, size, count, conc)   PUTs that may fail: running(), result() as (errors, seconds)
     lose(one, other)                       a PUT; seconds until it failed, None if it did not
     reach(one, other)                      an answered message, over a new connection if there is none
-    reach_again(one, other)                the same, though it may take a while
+    reach_again(one, other)                an answered message, which may take a while
     close(one)                             close the connections of `one` with the other
     connected(one)                         number of its connections with the other
     lazy(node, on)                         its LNet takes no more PUTs, though its transport does
-    shown(node, key)                       the value that LNet is told is in force
-    older(node)                            connections that still run with other values, and all that there are
+    shown(node, key)                       the value that LNet reports as in force
+    older(node)                            number of connections with older values, and of all connections
     log(node), mark(node)                  its kernel log since the mark
     """
 
@@ -46,24 +47,24 @@ class Bed:
         self.a, self.b = a, b
 
     def apart(self):
-        """No connection left."""
+        """Closes all connections of both nodes."""
         for node in (self.a, self.b):
             self.close(node)
         until(lambda: not self.connected(self.a) and not self.connected(self.b), "closed")
 
     def reconnect(self, one, other):
-        """A new connection, opened by `one`."""
+        """Replaces the connections by a new one, which `one` opens."""
         self.apart()
         self.reach(one, other)
 
     def tune(self, node, **values):
-        """Set while it runs, by ni_tune; shown at once."""
+        """Sets values by ni_tune on the running node, and checks that they are shown at once."""
         write(node, "ni_tune", " ".join(["*@o2ib", *(f"{key}={value}" for key, value in values.items())]))
         for key, value in values.items():
             assert self.shown(node, SHOWN.get(key, key)) == value, key
 
     def all_are_older(self, node):
-        """What is in force waits for new connections."""
+        """Returns whether all connections still have older values, because a new value applies to new connections."""
         older, count = self.older(node)
         return older == count >= 1
 
@@ -75,8 +76,8 @@ class Bed:
 
 
 def tos(bed):
-    """The packets of a connection carry the class that was set when it was opened, those of who opened it and of the
-    peer; one that is there keeps its own."""
+    """Packets of a connection, in both directions, carry the class that its opener had at that time. An existing
+    connection keeps its class."""
     a, b = bed.a, bed.b
     classes = [f"{RC} ip dscp {n}" for n in (0, 96 >> 2)]
     with Heard(a.guest, *classes) as here, Heard(b.guest, *classes) as there:
@@ -90,7 +91,7 @@ def tos(bed):
         bed.messages(a, b, 20000, 20)
         for plain, marked in (here.count(), there.count()):
             assert plain == 0 and marked >= 20
-    # The other node was told nothing: what it opens has no class.
+    # The other node has no class set: connections that it opens have no class.
     bed.reconnect(b, a)
     with Heard(a.guest, *classes) as here:
         bed.messages(b, a, 20000, 20)
@@ -99,10 +100,11 @@ def tos(bed):
 
 
 def retry_count(bed):
-    """A peer that hears nothing: each try takes 1.07 s on soft-RoCE, the first and as many more as was said."""
+    """retry_count limits the tries to a silent peer: each takes 1.07 s on soft-RoCE, the first and `retry_count` more.
+    """
     a, b = bed.a, bed.b
     took = []
-    # Who connects says it for both ends.
+    # The node that connects sets the value for both ends.
     for opener, other, tries, others in ((a, b, 1, 5), (a, b, 5, 1), (b, a, 1, 5)):
         bed.tune(opener, retry_count=tries)
         bed.tune(other, retry_count=others)
@@ -118,14 +120,14 @@ def retry_count(bed):
 
 
 def naks(node):
-    """How often its device was told to come again later, and how often it gave up."""
+    """Returns how many RNR NAKs the device of a node received, and how often it gave up."""
     text = node.guest.check(f"rdma -p statistic show link {link_name(node.guest)}/1")
     return [int(re.search(rf"\b{key} (\d+)", text)[1]) for key in ("rcvd_rnr_err", "retry_rnr_exceeded_err")]
 
 
 def rnr_retry_count(bed):
-    """A node whose receive queues are empty: its peer comes again as often as this node said when they connected,
-    whichever of them connects, and whatever the peer itself is tuned to. `b` runs ro2iblnd here, and has ib_profile."""
+    """A peer repeats a send to a node without receive buffers as often as that node said when they connected, whichever
+    of them connects, and whatever the peer itself is tuned to. `b` runs ro2iblnd here, and has ib_profile."""
     a, b = bed.a, bed.b
 
     def deaf(on):
@@ -137,7 +139,7 @@ def rnr_retry_count(bed):
         bed.reconnect(opener, other)
         before = naks(a)
         bed.mark(a)
-        # What is posted already is used up.
+        # The messages first use up the posted buffers.
         deaf(1)
         lost = any(bed.lose(a, b) for _ in range(40))
         deaf(0)
@@ -145,7 +147,7 @@ def rnr_retry_count(bed):
         bed.told(a, "a send failed: RnrRetryExc")
         assert [now - was for now, was in zip(naks(a), before)] == [tries + 1, 1]
         bed.apart()
-    # 7 is without end: the message waits for as long as the connection stays.
+    # 7 means no limit: the message waits as long as the connection stays.
     bed.tune(b, rnr_retry_count=7)
     bed.reach(a, b)
     before = naks(a)
@@ -154,7 +156,7 @@ def rnr_retry_count(bed):
     until(lambda: naks(a)[0] - before[0] > 40, "asked again and again")
     assert load.running() and bed.connected(a) == 1 and naks(a)[1] == before[1]
     deaf(0)
-    # Its buffers are gone: what is left of the run goes over a new connection.
+    # The node has no buffers left: the rest of the run goes over a new connection.
     bed.close(b)
     load.result()
     bed.reach_again(a, b)
@@ -162,8 +164,8 @@ def rnr_retry_count(bed):
 
 
 def checksum(bed):
-    """With the next message: each carries a sum, or none, as the parameter has it at that moment; without a new
-    connection, and of this node only. The receiver, which checks what carries a sum, finds no fault."""
+    """The parameter applies to the next message of this node, without a new connection: it carries a checksum or none.
+    The receiver checks each checksum and finds no fault."""
     a, b = bed.a, bed.b
     bed.mark(b)
 
@@ -178,20 +180,20 @@ def checksum(bed):
     for value in (0, 1, 0):
         write(a, "cksum", value)
         counts = sums()
-        # None of what wants none, all of what wants one.
+        # No message has a checksum with 0, and each has one with 1.
         assert counts[value] >= 40 and counts[1 - value] == 0, counts
     assert bed.connected(a) == 1 and "bad checksum" not in bed.log(b).lower()
 
 
 def large_packets(bed, device="eth0"):
-    """Packets above an MTU of 2048 that `b` hears while messages of 64 KiB come."""
+    """Returns the number of packets above an MTU of 2048 that `b` hears during messages of 64 KiB."""
     with Heard(bed.b.guest, LARGE, device=device) as there:
         bed.messages(bed.a, bed.b, 65536, 20)
         return there.count()[0]
 
 
 class Owed:
-    """The peer's LNet takes nothing, so it owes an answer, and its transport acknowledges all the same. Inside `with`."""
+    """Peer that owes an answer because its LNet takes no message, while its transport acknowledges. Inside `with`."""
 
     def __init__(self, bed):
         self.bed, self.a = bed, bed.a
@@ -207,12 +209,12 @@ class Owed:
         return self
 
     def waits(self):
-        """For how many milliseconds the peer has owed it, and how often it was asked meanwhile."""
+        """Returns for how many milliseconds the peer has owed the answer, and how many probes it got in that time."""
         c = self._conn()
         return c["oldest_ms"], c["tx_noops"] - self.before
 
     def asked(self, since=0):
-        """Milliseconds since it owes it at which it had not been asked yet, and at which it had."""
+        """Returns the last age in milliseconds without a probe, and the first with a probe."""
         last = since
         while True:
             ms, noops = self.waits()
@@ -227,13 +229,13 @@ class Owed:
 
 
 def probe(bed):
-    """How long a peer that owes an answer may be silent until it is asked. No keepalive."""
+    """`probe` is the silence of a peer that owes an answer before the driver sends a NOOP. Keepalive is off."""
     asked = {}
     for ms in 500, 3000:
         bed.tune(bed.a, probe=ms, keepalive=0)
         with Owed(bed) as owed:
             asked[ms] = owed.asked()
-            # Not again soon, however short that is: it may be busy.
+            # However short the value, the driver does not probe again soon: the peer may be busy.
             until(lambda: owed.waits()[1] >= 2, "asked again")
             assert owed.waits()[0] >= asked[ms][0] + 2500
         assert asked[ms][1] >= ms, asked
@@ -242,7 +244,8 @@ def probe(bed):
 
 
 def probe_at_once(bed):
-    """By ni_tune and by the parameter, for what waits already; and 0 is never. No keepalive by the parameter."""
+    """ni_tune and the parameter change `probe` for a message that waits already. 0 means never. Keepalive is off by the
+    parameter."""
     a = bed.a
     for how in (lambda ms: bed.tune(a, probe=ms), lambda ms: write(a, "probe", ms)):
         how(0)
@@ -250,7 +253,7 @@ def probe_at_once(bed):
             until(lambda: owed.waits()[0] > 6000, "a while")
             assert owed.waits()[1] == 0
             how(250)
-            # Without that at a quarter of the timeout, 12.5 s.
+            # The old value would act at a quarter of the timeout, 12.5 s.
             before, _ms = owed.asked(6000)
             assert before < 11_000
         how(60_000)
@@ -265,7 +268,7 @@ def probe_at_once(bed):
 
 
 def timeout(bed):
-    """A PUT that is not answered fails after as long as is in force by then: what waits already counts."""
+    """A PUT without an answer fails after the timeout that is in force by then, also if the PUT waits already."""
     a, b = bed.a, bed.b
     for before, after in ((60, 4), (6, 16)):
         bed.tune(a, timeout=before)
@@ -276,13 +279,13 @@ def timeout(bed):
             assert bed.none_is_older(a)
             until(lambda: not owed.load.running(), "it failed")  # noqa: B023
             errors, seconds = owed.load.result()
-        # Looked at each quarter of it.
+        # The driver checks each quarter of the timeout.
         assert errors == 1 and after <= seconds <= after * 1.5 + 4, (after, seconds)
         bed.told(a, "the peer did not answer in time")
 
 
 def keepalive(bed):
-    """An idle connection says a word as often as was said, from then on; 0 is never."""
+    """An idle connection sends a NOOP every `keepalive` seconds as soon as the value is set. 0 means never."""
     a = bed.a
 
     def noops():
@@ -295,7 +298,7 @@ def keepalive(bed):
 
     for seconds in (0, 1, 0):
         bed.tune(a, keepalive=seconds, timeout=4)
-        # Once more at most: it is looked at every second.
+        # One more NOOP at most: the driver checks every second.
         a.guest.check("sleep 2")
         said = in_a_while()
         assert 2 <= said <= 6 if seconds else said == 0, (seconds, said)
@@ -303,12 +306,12 @@ def keepalive(bed):
 
 
 def depth(bed):
-    """A peer whose LNet takes nothing gets as many messages as the connection is deep, and no more: of what was in force
-    when it was made. Both nodes were started with 32."""
+    """A peer whose LNet takes no message gets as many messages as the depth of the connection, which is the depth that
+    was in force when it was established. Both nodes start with 32."""
     a, b = bed.a, bed.b
 
     def sent():
-        """Messages that come to a node that takes none, of 48."""
+        """Returns how many of 48 messages arrive at a node whose LNet takes none."""
         bed.lazy(b, True)
         with Heard(b.guest, MESSAGE) as there:
             load = bed.start(a, b, 200, 48, 48)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The two nodes of a file system, and its way from nothing to mounted and back.
+"""Two nodes of a file system: from no module to a mounted file system, and back.
 
 The server has a metadata target, which is the management target as well, and an object target, both in its memory:
-what it held is gone when it is unmounted. In a pairing the client comes first.
+their data is gone after the unmount. In a pairing the client comes first.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ TARGETS = {
     "mdt": "OSD_WBC_TGT_TYPE=MDT OSD_WBC_PRIMARY_MDT=1",
     "ost": "OSD_WBC_TGT_TYPE=OST OSD_WBC_PRIMARY_MDT=0",
 }
-# Lustre's first requests go to nobody, and it waits for its timeouts.
+# Lustre's first requests have no receiver, and Lustre waits for its timeouts.
 MOUNTING = 240
 UNMOUNTING = 180
-# What Lustre says of a client that it has thrown out, on either side; both sides tell of the same one.
+# Log lines about an evicted client, on either side. Both sides log each eviction.
 EVICTED_CLIENT = re.compile(r"This client was evicted by|Evicted from|evicted/aborted by")
 EVICTED_SERVER = re.compile(r"I am evicting it|evicting client")
-# The server's reason, and a callback that LNet did not take: it had no NI to send it with, for an administrator had
-# deleted that. Lustre does not repeat it, but waits for its answer.
+# The server's reason, and a callback that LNet refused: LNet had no NI to send it with, because an administrator had
+# deleted it. Lustre does not repeat the callback, but waits for its answer.
 EXPIRED = re.compile(r"^\[ *(\d+\.\d+)\] .*lock callback timer expired after (\d+)s: evicting client .* ns: (?:\w+-)?(\w+(?:-\w+)?)")
 NO_NI = re.compile(r"^\[ *(\d+\.\d+)\] LNetError: (\d+):.*(?:has no available nets|is not a local nid)")
 NOT_SENT = re.compile(r"^\[ *(\d+\.\d+)\] Lustre: (\d+):.*has failed due to network error: .* o104->(\w+(?:-\w+)?)@")
@@ -38,7 +38,7 @@ LOST = re.compile(r"Connection to \S+ \(at \S+\) was lost")
 
 
 class FsNode(lustre.Node):
-    """A node with Lustre's modules: `order` are those it needs, in the order of loading."""
+    """Node with Lustre's modules. `order` has the modules in the order of loading."""
 
     def __init__(self, guest, lnd, order):
         super().__init__(guest, lnd)
@@ -46,7 +46,7 @@ class FsNode(lustre.Node):
         self.had_ko = False
 
     def up(self, params="", options="", selftest=False):
-        """From nothing to an NI and Lustre's modules."""
+        """Loads everything up to an NI and Lustre's modules."""
         self.params, self.options = params, options
         self.had_ko |= self.lnd == KO
         super().up(params, options, selftest)
@@ -54,7 +54,7 @@ class FsNode(lustre.Node):
         for name in self.order:
             if name not in loaded:
                 self.sh(f"insmod /files/{name}.ko", 120)
-        # What it says is counted: all of it, and not a sample.
+        # The test counts all lines, so the limit of the log's rate is off.
         self.sh("echo 0 >/sys/module/libcfs/parameters/libcfs_console_ratelimit")
 
     def unload(self, timeout=60):
@@ -65,7 +65,8 @@ class FsNode(lustre.Node):
         return super().unload(timeout)
 
     def swap(self, lnd):
-        """Another driver under a mounted file system, or the same one anew. Seconds that it took to delete the NI."""
+        """Replaces the driver under a mounted file system, or reloads it. Returns the seconds that the NI's deletion
+        took."""
         took = self.net_del(120)
         self.sh(f"rmmod {self.lnd}")
         self.lnd = lnd
@@ -75,12 +76,12 @@ class FsNode(lustre.Node):
         return took
 
     def clock(self):
-        """Seconds since boot, by the clock that the prober writes down."""
+        """Returns the seconds since boot, by the clock that the prober writes down."""
         return float(self.sh("cat /proc/uptime").split()[0])
 
 
 class Bed:
-    """Server and client. `pairing`: the drivers of the client and of the server. `prober`: the program, on this
+    """Server and client. `pairing` has the drivers of the client and of the server, `prober` the program on this
     machine."""
 
     def __init__(self, tree, guests, pairing, prober):
@@ -104,8 +105,8 @@ class Bed:
         return {"client": self.client, "server": self.server}[name]
 
     def up(self, setting=("", "")):
-        """Modules, NIs, targets, mount. `setting`: parameters of our module, options of `lnetctl net add`.
-        Seconds that the client took to mount."""
+        """Loads modules, adds NIs, starts targets and mounts. `setting` has parameters of ro2iblnd and options of
+        `lnetctl net add`. Returns the seconds that the client took to mount."""
         params, options = setting
         together(lambda n: n.up(params if n.lnd == OURS else "", options), *self.nodes)
         for name, env in TARGETS.items():
@@ -120,24 +121,24 @@ class Bed:
 
     def mount(self):
         began = time.monotonic()
-        # Not into a mtab, from which nobody here removes it.
+        # No entry in an mtab: umount here would not remove it.
         self.client.sh(f"mkdir -p {MOUNT}; mount.lustre -n {self.server.nid}:/{NAME} {MOUNT}", MOUNTING)
         self.mounted = True
         return time.monotonic() - began
 
     def remount_as(self, setting):
-        """Everything down, and up again with other options. The server's data is gone."""
+        """Takes everything down, and up again with other options. The server's data is gone."""
         self.down()
         return self.up(setting)
 
     def down(self):
-        """Unmounted, unloaded, nothing left. Seconds that the client took to unmount."""
+        """Unmounts and unloads everything. Returns the seconds that the client took to unmount."""
         took = self.unmount()
         self.unload()
         return took
 
     def unmount(self):
-        """The client, and the targets. Seconds that the client took."""
+        """Unmounts the client and the targets. Returns the seconds that the client took."""
         began = time.monotonic()
         if self.mounted:
             self.client.sh(f"umount {MOUNT}", UNMOUNTING)
@@ -148,7 +149,7 @@ class Bed:
         return took
 
     def unload(self):
-        """All modules, when nothing is mounted; nothing may be left."""
+        """Unloads all modules after the unmount. No module may be left."""
         for node in self.nodes:
             left = node.unload()
             assert left == {}, f"{node.guest.name}: modules are still in use: {left}"
@@ -158,7 +159,7 @@ class Bed:
                 assert node.rdma_objects() == node.before, node.guest.name
 
     def reboot_client(self):
-        """The client loses its power, and mounts again: seconds from its NI to the mount."""
+        """Cuts the client's power, boots and mounts. Returns the seconds from its NI to the mount."""
         guest = self.client.guest
         guest.kill()
         guest.start()
@@ -167,14 +168,14 @@ class Bed:
         return self.mount()
 
     def drop_caches(self):
-        """What the client reads next comes from the server."""
+        """Drops the client's caches, so that its next reads go to the server."""
         clear = "lctl set_param -n ldlm.namespaces.*.lru_size=clear >/dev/null"
         self.client.sh(f"{clear}; sync; echo 3 >/proc/sys/vm/drop_caches", 120)
 
 
 def for_want_of_an_ni(text, before=""):
-    """Evictions in the log of a server of clients that were never asked for the lock, because LNet had no NI then: two
-    minutes before, which may have been `before` the log that is asked about."""
+    """Returns the number of evictions in a server's log of clients that were never asked for the lock, because LNet had
+    no NI in the two minutes before. These may be in `before`, the log before that text."""
     refused, unsent, count = [], [], 0
     earlier = before.splitlines()
     for number, line in enumerate(earlier + text.splitlines()):
@@ -193,7 +194,7 @@ def for_want_of_an_ni(text, before=""):
 
 
 class Log:
-    """What the kernels of a bed say from now on."""
+    """Log of the kernels of a bed from now on."""
 
     def __init__(self, bed):
         self.bed = bed
@@ -202,7 +203,7 @@ class Log:
     def text(self):
         texts = []
         for node, (pid, start) in zip(self.bed.nodes, self.start):
-            # A guest that was booted again has begun another file.
+            # A guest that was rebooted has started another file.
             texts.append(node.guest.console()[start if node.guest.proc.pid == pid else 0 :])
         return texts
 
@@ -217,12 +218,13 @@ class Log:
         return self._evictions(lambda line: not BY_MGS.search(line))
 
     def by_mgs(self):
-        """Evictions by the MGS, which costs the client one lock: that of the file system's configuration, which it takes
-        anew. Its files are not concerned. It comes of a lock callback that is lost, as Lustre sends none again."""
+        """Returns the number of evictions by the MGS. Each costs the client one lock, on the configuration of the file
+        system, which it takes again. Its files are not affected. The cause is a lost lock callback, which Lustre does
+        not resend."""
         return self._evictions(lambda line: bool(BY_MGS.search(line)))
 
     def unasked(self):
-        """Those of them that no driver had a part in."""
+        """Returns the number of evictions that no driver had a part in."""
         server = self.text()[1]
         console = self.bed.nodes[1].guest.console()
         others = "\n".join(line for line in server.splitlines() if not (EXPIRED.search(line) and BY_MGS.search(line)))
@@ -232,15 +234,15 @@ class Log:
         return sum(len(LOST.findall(text)) for text in self.text())
 
     def timed_out(self):
-        """Requests of the client whose answer did not come within Lustre's own time."""
+        """Returns the number of the client's requests whose answer did not come within Lustre's own time."""
         return len(TIMED_OUT.findall(self.text()[0]))
 
     def leaks(self):
-        """What Lustre's modules say of their own memory when they go."""
+        """Returns the lines of Lustre's modules about their own memory leaks at unload."""
         return [line for text in self.text() for line in text.splitlines() if LEAKED.search(line)]
 
     def splats(self):
-        """Of nodes that have had no other driver than ours."""
+        """Returns splats of nodes that have had no driver except ro2iblnd."""
         found = []
         for node, text in zip(self.bed.nodes, self.text()):
             if not node.had_ko:

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Makes a software device look like another adapter: less of everything that a
- * device may have less of, and refused where it is asked for more. It stands
- * between the verbs and the device's own functions. Load it before anybody uses
- * a device; it cannot be unloaded, as a call may always be under way.
+ * Module that makes a software device look like another adapter: with lower
+ * limits, and with errors for requests beyond them. It stands between the
+ * verbs and the device's own functions. Load it before a driver uses a device.
+ * It cannot be unloaded, because a call may always be running.
  *
- * Or a faster one: its port says the speed it is told. Or one that hears nothing:
+ * It can also make a device faster: the port reports the given speed. Or deaf:
  * its receive queues stay empty.
  *
- * A parameter that is 0 leaves things as they are. DMA stays as it is: nothing
- * but rxe can use rxe's addresses. Somebody else may do it by name ("dma"), as
- * long as nothing is mapped: who starts to use the device meanwhile believes it.
- * So does the number of the driver, by which rxe finds its own devices, unless
- * "driver" changes it: then rxe misses what happens to the interface.
+ * A parameter of 0 changes nothing. DMA stays as it is, because only rxe can
+ * use rxe's addresses. The parameter "dma" can name another DMA device while
+ * nothing is mapped: a driver that starts to use the device in that time
+ * believes it. The number of the driver, by which rxe finds its own devices,
+ * stays unless "driver" changes it: then rxe misses events of the interface.
  */
 #include <linux/device.h>
 #include <linux/module.h>
@@ -91,7 +91,7 @@ static int set_dma(struct ib_device *dev, bool end)
 	return 0;
 }
 
-/* "rxe0": the DMA of rxe0 is done by a device "rxe0-dma". "-rxe0": by itself. */
+/* "rxe0": a device "rxe0-dma" does the DMA of rxe0. "-rxe0": rxe0 does it. */
 static int dma_set(const char *text, const struct kernel_param *kp)
 {
 	bool end = *text == '-';
@@ -125,7 +125,7 @@ MODULE_PARM_DESC(dma, "whose DMA is done by a device of its own; at any time");
 
 static struct ib_device_ops real;
 static atomic_t regions_made;
-/* What somebody asked for beyond what the attributes say. */
+/* Requests beyond the limits that the attributes report. */
 static atomic_t asked_too_much;
 
 static int too_much(int error)
@@ -207,7 +207,7 @@ static int profile_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
 	return rc;
 }
 
-/* Posts what is in front of @stop, as a provider that finds it wrong then. */
+/* Posts the work requests before @stop, like a provider that rejects @stop. */
 static int post_until(struct ib_qp *qp, const struct ib_send_wr *wr,
 		      const struct ib_send_wr *stop,
 		      const struct ib_send_wr **bad)
@@ -245,7 +245,10 @@ static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 	return real.post_send(qp, wr, bad);
 }
 
-/* Who sends is told to come again later. What carries no buffer ends a queue. */
+/*
+ * A sender gets RNR NAKs. A receive without a buffer marks the end of a
+ * queue.
+ */
 static int profile_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 			     const struct ib_recv_wr **bad)
 {
@@ -254,7 +257,7 @@ static int profile_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 	return real.post_recv(qp, wr, bad);
 }
 
-/* As of devices that have no more: found out by who asks, not told in advance. */
+/* Like devices that run out of regions: the caller finds out by an error. */
 static struct ib_mr *profile_alloc_mr(struct ib_pd *pd, enum ib_mr_type type,
 				      u32 pages)
 {
@@ -287,7 +290,7 @@ static int profile_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int n,
 {
 	if (map_sleeps)
 		might_sleep();
-	/* irdma would take it for one of 4 KiB, and say nothing. */
+	/* irdma would take it for a page size of 4 KiB, without an error. */
 	if (page_sizes && !(mr->page_size & page_sizes))
 		return too_much(-EINVAL);
 	return real.map_mr_sg(mr, sg, n, offset);
