@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Faults: messages lost on the wire, calls that fail, completions that tell of
-errors; and how to find out that nothing is left of what they hit."""
+"""Faults: messages lost on the wire, calls that fail, completions with errors. And checks that nothing is left of the
+objects that they hit."""
 
 import contextlib
 import itertools
@@ -10,17 +10,17 @@ import time
 
 from nodes import PATIENCE, until
 
-# The debug kernel is for what it finds, not for how long it takes.
+# The debug kernel finds bugs, and its times do not count.
 SLOW = 6 if os.environ.get("KERNEL_FLAVOR") in ("debug", "kcsan") else 1
 
 
 def slow():
-    """How many times longer something may take than on a machine that has nothing else to do: for bounds that tell of a
-    disaster, and not of a second more."""
+    """Returns how many times longer a step may take than on an idle machine. For limits that detect a disaster, not one
+    second more."""
     return SLOW * max(1, os.getloadavg()[0] / os.cpu_count())
 
 
-# The MAD attribute of each message of the connection manager.
+# MAD attribute of each message of the connection manager.
 CM = {"REQ": 0x10, "MRA": 0x11, "REJ": 0x12, "REP": 0x13, "RTU": 0x14, "DREQ": 0x15, "DREP": 0x16}
 ROCE = "udp dport 4791"
 # UD send-only with CM class: BTH opcode, MAD class behind UDP, BTH and DETH.
@@ -31,20 +31,20 @@ INJECT = f"{DEBUGFS}/fail_function"
 
 
 def nft(guest, script):
-    """Rules of nft, and a hook on their devices that stays, see hook()."""
+    """Installs rules of nft, with a hook on their devices that stays, see hook()."""
     stays = "".join(hook(device) for device in sorted(set(re.findall(r"hook ingress device (\w+)", script))))
     guest.check(f"nft -f - <<'X'\n{stays}{script}\nX")
 
 
 def hook(device="eth0"):
-    """An empty hook. The kernel patches its text when the first hook of all comes and when the last one goes, and under
-    traffic guests die of that, see patching_accel(). With this one it does so once, and before there is traffic if this
-    is given to nft() at first."""
+    """Returns an empty hook. The kernel patches its text when the first of all hooks comes and when the last one goes.
+    Guests under traffic crash from that, see patching_accel(). With this hook the kernel patches once, and before there
+    is traffic if the hook is part of the first nft()."""
     return f"table netdev stays {{ chain {device} {{ type filter hook ingress device {device} priority 1; }}\n}}\n"
 
 
 class Filter:
-    """What a guest does not hear on a link. In force inside `with`."""
+    """Filter of packets that a guest does not receive on a link. In force inside `with`."""
 
     count = 0
 
@@ -64,7 +64,7 @@ class Filter:
         return self
 
     def lost(self):
-        """How many packets it took."""
+        """Returns how many packets the filter dropped."""
         return int(re.search(r"packets (\d+) bytes \d+ drop", self.guest.check(f"nft list table netdev {self.table}"))[1])
 
     def __exit__(self, *_exc):
@@ -73,7 +73,7 @@ class Filter:
 
 
 class Heard:
-    """Counts what a guest hears on a link, by rules of nft. Inside `with`."""
+    """Counter of packets that a guest receives on a link, by rules of nft. Inside `with`."""
 
     def __init__(self, guest, *matches, device="eth0"):
         self.guest, self.matches, self.device = guest, matches, device
@@ -86,7 +86,7 @@ class Heard:
         return self
 
     def count(self):
-        """Packets so far, of each rule."""
+        """Returns the packets so far, for each rule."""
         found = re.findall(r"counter packets (\d+)", self.guest.check(f"nft list table netdev {self.table}"))
         assert len(found) == len(self.matches), found
         return [int(n) for n in found]
@@ -97,17 +97,17 @@ class Heard:
 
 
 def lose(node, message, first=False, device="eth0"):
-    """`node` does not hear that CM message: the first one, or any."""
+    """Returns a filter that drops a CM message at `node`: the first one, or all."""
     return Filter(node.guest, f"{CM_MAD} @th,352,16 {CM[message]:#06x}", first, device)
 
 
 def silence(node, device="eth0"):
-    """`node` hears nothing of other nodes, over RoCE, or with siw over TCP."""
+    """Returns a filter that drops all packets of other nodes at `node`: of RoCE, or with siw of TCP."""
     return Filter(node.guest, "meta l4proto tcp" if node.guest.provider == "siw" else ROCE, device=device)
 
 
 def kinds(node):
-    """How many RDMA objects a guest has, per kind, over all its devices."""
+    """Returns the number of RDMA objects of a guest, per kind, over all its devices."""
     out = node.guest.check("rdma resource show")
     total = {}
     for kind, n in re.findall(r"(pd|cq|qp|cm_id|mr) (\d+)", out):
@@ -117,20 +117,20 @@ def kinds(node):
 
 
 def debug_nis(node):
-    """The NI lines of debugfs."""
+    """Returns the NI lines of debugfs."""
     out = node.guest.run(f"grep -h ^ni= {DEBUGFS}/ro2iblnd/*")[1]
     return [dict(w.split("=", 1) for w in line.split()) for line in out.splitlines() if line.startswith("ni=")]
 
 
 def objects(node):
-    """How many connection objects the driver of a guest has, in any state."""
+    """Returns the number of connection objects of a guest's driver, in any state."""
     out = node.guest.run(f"cat {DEBUGFS}/ro2iblnd/* | grep -c ^conn=")[1]
     counts = [int(ni["conns"]) for ni in debug_nis(node)]
     return max([int(out.split()[0]), *counts])
 
 
 def close_all(*nodes):
-    """Close every connection of the nodes and wait until none is left."""
+    """Closes every connection of the nodes and waits until none is left."""
 
     def closed():
         for node in nodes:
@@ -142,7 +142,7 @@ def close_all(*nodes):
 
 
 class Ledger:
-    """What RDMA objects nodes have when there is no connection."""
+    """Counts of RDMA objects of nodes without a connection."""
 
     def __init__(self, *nodes):
         self.nodes = nodes
@@ -150,7 +150,7 @@ class Ledger:
         self.before = [kinds(n) for n in nodes]
 
     def check(self, timeout=30):
-        """Close everything; nothing may be left."""
+        """Closes everything. Nothing may be left."""
         close_all(*self.nodes)
 
         def now():
@@ -166,17 +166,17 @@ class Ledger:
 
 
 def timed(work):
-    """(seconds, result)"""
+    """Returns (seconds, result) of work()."""
     began = time.monotonic()
     result = work()
     return time.monotonic() - began, result
 
 
 def ping_until(a, b, timeout):
-    """Ping until it works: seconds it took, number of pings that failed."""
+    """Pings until a ping is answered. Returns the seconds that took, and the number of pings that failed."""
     began = time.monotonic()
     failed = 0
-    # Not long: the answer may have been sent on a connection of which only the other side knows that it is dead.
+    # A short timeout: the answer may be on a connection of which only the peer knows that it is dead.
     while a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] != 0:
         failed += 1
         spent = time.monotonic() - began
@@ -186,8 +186,8 @@ def ping_until(a, b, timeout):
 
 
 def answered(a, b, timeout):
-    """Seconds until both reach each other. What was sent over a connection that is dead by then waits for the transport
-    to find that out, or for a timeout, and says nothing of what is sent after it: pings are sent one beside the other."""
+    """Returns the seconds until both nodes reach each other. A ping over a dead connection waits until the transport
+    finds that out, or for a timeout, and does not predict later pings: the pings run in parallel."""
     began = time.monotonic()
     for one, other in ((b, a), (a, b)):
         pong = f"/tmp/pong{next(PINGS)}"
@@ -199,7 +199,7 @@ def answered(a, b, timeout):
 
 
 def wire(node):
-    """What was lost though nobody meant it: packets dropped between the links, messages the CM had to repeat."""
+    """Returns unintended losses: packets dropped between the links, and messages that the CM repeated."""
     lines = node.guest.check("cat /proc/net/softnet_stat").splitlines()
     total = {"dropped": sum(int(line.split()[1], 16) for line in lines)}
     out = node.guest.run("cd /sys/class/infiniband; grep . */ports/*/cm_tx_retries/*")[1]
@@ -210,7 +210,7 @@ def wire(node):
 
 
 class Load:
-    """Traffic without end, whatever becomes of it. Inside `with`."""
+    """Endless traffic that may fail. Inside `with`."""
 
     count = 0
 
@@ -222,7 +222,7 @@ class Load:
         Load.count += 1
         self.stop_file = f"/tmp/stop{Load.count}"
         self.log = f"/tmp/load{Load.count}"
-        # Short runs, one after the other: a run that was hit ends and the next one connects anew.
+        # Short runs, one after the other: a run ends when a fault hits it, and the next one connects again.
         self.script = (
             f"while [ ! -e {self.stop_file} ]; do {a.ctl_script(f'traffic to={nid} count=1000000 seconds=2 {words}')}"
             f" | grep -E '^(count|errors|timeouts|stuck|verify_errors)=' >> {self.log}; done"
@@ -238,7 +238,7 @@ class Load:
             self.job.wait(PATIENCE)
 
     def result(self):
-        """Sums over all runs."""
+        """Returns the sums over all runs."""
         total = {}
         for line in self.node.guest.check(f"cat {self.log}").splitlines():
             key, value = line.split("=")
@@ -247,7 +247,7 @@ class Load:
 
 
 class Inject:
-    """A function of the driver fails. Inside `with`."""
+    """Fault injection into a function of the driver. Inside `with`."""
 
     def __init__(self, node, function, retval, times=-1, probability=100, interval=1, space=0):
         self.guest, self.function, self.retval = node.guest, function, retval
@@ -262,11 +262,11 @@ class Inject:
         return self
 
     def becomes(self, retval):
-        """It fails with that from now on, without a call in between that does not."""
+        """Changes the error that the function returns, without a call in between that succeeds."""
         self.guest.check(f"printf %#x {retval} > {INJECT}/{self.function}/retval")
 
     def left(self):
-        """How many failures are still to come."""
+        """Returns how many failures are still to come."""
         return int(self.guest.check(f"cat {INJECT}/times"))
 
     def __exit__(self, *_exc):
@@ -276,7 +276,7 @@ class Inject:
 
 @contextlib.contextmanager
 def module_range(node, module="ro2iblnd"):
-    """Let failslab fail allocations that come from the driver only."""
+    """Makes failslab fail only allocations of the driver."""
     line = next(x for x in node.guest.check("cat /proc/modules").splitlines() if x.startswith(module + " "))
     words = line.split()
     start = int(words[5], 16)

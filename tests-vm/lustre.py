@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Real LNet in guests, with ro2iblnd or with ko2iblnd under it.
 
-Tree      a Lustre tree that somebody has built for the test kernel: where its
-          modules and tools are, and what of it goes into a guest
+Tree      a Lustre tree that was built for the test kernel: the places of its modules
+          and tools, and the files that a guest needs
 Peer      another tree, for nodes with ko2iblnd: of another release, for another kernel
 Node      a guest with LNet: load, NI up, ping, NI down, unload; each step checked
 Selftest  an lnet_selftest session between two nodes: rates and errors
@@ -25,27 +25,27 @@ OURS, KO = "ro2iblnd", "ko2iblnd"
 NET = "o2ib"
 LNET_MODULES = ("libcfs", "lnet", "ko2iblnd", "lnet_selftest")
 TOOLS = ("lnetctl", "lst", "lctl")
-# In the order of unloading; a module that is not loaded is passed over.
+# Modules in the order of unloading. A module that is not loaded is skipped.
 UNLOAD = ("lnet_flood", "lnet_gpu", "gpu_fake", "lnet_selftest", OURS, KO, "lnet", "libcfs")
-# What a module is called in the kernel, and its file: ko2iblnd.ko of 2.16 is a copy.
+# Names of modules in the kernel that differ from their file's: ko2iblnd.ko of 2.16 is a copy.
 OTHER_NAMES = {"in_kernel_ko2iblnd": KO}
-# Of tests-vm/modules.
+# Modules of tests-vm/modules.
 OWN_MODULES = ("lnet_flood", "ib_count", "gpu_fake", "lnet_gpu")
-# Packet filters, where the kernel has them as modules, and what libcrc32c under them asks for by its name.
+# Packet filters, where the kernel has them as modules, and the module that libcrc32c under them requests by name.
 FILTERS = ("crc32c_generic", "nf_tables", "nft_numgen")
 DEBUGFS = "/sys/kernel/debug"
 
 
 class Unusable(Exception):
-    """The tree lacks something; the text says what and how to get it."""
+    """Tree that lacks a part. The text names the part and how to get it."""
 
 
 class Tree:
-    """A built Lustre tree and a ro2iblnd.ko that was built against it."""
+    """Built Lustre tree, and a ro2iblnd.ko that was built against it."""
 
-    # Programs of the tree to have in a guest.
+    # Programs of the tree that a guest gets.
     programs = TOOLS
-    # Options of a guest for another kernel than that of the tests.
+    # Options of a guest for a kernel other than the test kernel.
     kernel = {}
 
     def __init__(self, path, built):
@@ -69,7 +69,7 @@ class Tree:
     def _module(self, name):
         found = glob.glob(os.path.join(self.path, "lnet", "**", f"{name}.ko"), recursive=True)
         found += glob.glob(os.path.join(self.path, "libcfs", "**", f"{name}.ko"), recursive=True)
-        # An external OFED gives a second ko2iblnd; the kernel's own is wanted.
+        # An external OFED adds a second ko2iblnd. The tests use the kernel's own.
         found.sort(key=lambda p: ("in-kernel" not in p, p))
         if not found:
             raise Unusable(f"no {name}.ko under {self.path}: build the tree's modules first")
@@ -87,10 +87,10 @@ class Tree:
 
     @functools.cached_property
     def files(self):
-        """For vm.Guest(files=...): the modules, the tools and the tree's libraries."""
+        """Files for vm.Guest(files=...): the modules, the tools and the tree's libraries."""
         files = list(self.modules.values())
         libraries = {}
-        # The tree's own are found where they were built, whether that is written into the program or not.
+        # The tree's own libraries are found where they were built, whether the program has that path or not.
         own = glob.glob(os.path.join(self.path, "**", "utils", "**", ".libs"), recursive=True)
         env = dict(os.environ, LD_LIBRARY_PATH=":".join(own))
         for name, path in self.tools.items():
@@ -102,14 +102,14 @@ class Tree:
             if "not found" in out:
                 raise Unusable(f"{path}: a library is missing:\n{out}")
         for name, path in libraries.items():
-            # The tree's own have a path of this machine built in: give them a plain place.
+            # The path of the tree's own libraries is one of this machine: the guest has them in /lib.
             own = path.startswith(self.path)
             files.append((path, f"/lib/{name}" if own else path))
         return files
 
     @functools.cached_property
     def kernel_modules(self):
-        """For vm.Guest(modules=...): rxe, and what LNet wants of the kernel tree."""
+        """Modules for vm.Guest(modules=...): rxe, and the modules of the kernel tree that LNet needs."""
         tree = self.kernel.get("tree") or vm.build_env()["KERNEL_MODULES"]
         wanted = ["rdma_rxe"]
         for path in self.modules.values():
@@ -120,8 +120,8 @@ class Tree:
         return tuple(wanted)
 
     def pair(self, workdir=None, modules=(), files=(), trees=None, **options):
-        """Two guests, nothing of LNet loaded. A context manager, as vm.pair(); `modules` are more of the kernel's, `files`
-        more of any kind, `trees` those of the two nodes if they are not this one."""
+        """Boots two guests without LNet. A context manager, like vm.pair(). `modules` are more modules of the kernel,
+        `files` more files of any kind, `trees` the trees of the two nodes if they differ from this one."""
         trees = trees or (self, self)
         each = [
             {"files": [*t.files, *files], "modules": (*t.kernel_modules, *modules), **t.kernel} for t in trees
@@ -130,7 +130,7 @@ class Tree:
 
 
 class Peer(Tree):
-    """A built Lustre tree of any release for a stock kernel that was fetched, without anything of ours."""
+    """Built Lustre tree of any release for a stock kernel that was fetched, without ro2iblnd."""
 
     def __init__(self, path):
         self._find(path)
@@ -142,7 +142,7 @@ class Peer(Tree):
 
 
 def filters():
-    """The kernel's modules that `nft` needs in a guest."""
+    """Returns the kernel's modules that `nft` needs in a guest."""
 
     def is_module(name):
         try:
@@ -160,52 +160,53 @@ class Node:
     def __init__(self, guest, lnd):
         self.guest, self.lnd = guest, lnd
         self.nid = f"10.0.0.{guest.number}@{NET}"
-        # It has ko2iblnd, and that has been through what it does not come back from.
+        # The node has ko2iblnd, which has been through a fault that it does not survive.
         self.is_spoilt = False
 
     def sh(self, cmd, timeout=60):
         return self.guest.check(cmd, timeout)
 
     def _modules(self):
-        """The loaded modules of LNet: by the names of their files those in the kernel, and their use counts."""
+        """Returns the loaded modules of LNet: by the names of their files, the names in the kernel and the use
+        counts."""
         lines = (line.split() for line in self.sh("cat /proc/modules").splitlines())
         named = {OTHER_NAMES.get(f[0], f[0]): (f[0], int(f[2])) for f in lines}
         return {name: what for name, what in named.items() if name in UNLOAD}
 
     def loaded(self):
-        """Names of the loaded modules of LNet, with their use counts."""
+        """Returns the names of the loaded modules of LNet, with their use counts."""
         return {name: users for name, (_, users) in self._modules().items()}
 
     def load(self, params="", selftest=True):
-        """Modules in, LNet configured, no NI yet."""
+        """Loads the modules and configures LNet, without an NI."""
         before = self.loaded()
         for name in ("libcfs", "lnet", self.lnd):
             if name not in before:
                 self.sh(f"insmod /files/{name}.ko {params if name == self.lnd else ''}")
-        # Else LNet would look for its default net, which is not ours.
+        # Otherwise LNet would look for its default net, which the guest does not have.
         self.sh("lnetctl lnet configure")
         if selftest and "lnet_selftest" not in before:
             self.sh("insmod /files/lnet_selftest.ko")
 
     def net_add(self, options=""):
-        # A net for each rail: the wires are apart, so what is on one cannot reach what is on the other.
+        # A net for each rail: the wires are apart, so a rail cannot reach the other rail.
         for rail in range(self.guest.rails):
             interface = "bond0" if self.guest.bond else f"eth{rail}"
             self.sh(f"lnetctl net add --net {NET}{rail or ''} --if {interface} {options}")
 
     def up(self, params="", options="", selftest=True):
-        """From nothing to an NI."""
+        """Loads everything and adds the NIs."""
         self.load(params, selftest)
         self.net_add(options)
 
     def net_del(self, timeout=60):
-        """NI down; returns how long that took (seconds)."""
+        """Deletes the NI. Returns how long that took (seconds)."""
         began = time.monotonic()
         self.sh(f"lnetctl net del --net {NET}", timeout)
         return time.monotonic() - began
 
     def unload(self, timeout=60):
-        """Everything out again; returns what is left of LNet's modules."""
+        """Unloads everything. Returns the modules of LNet that are left."""
         present = self.loaded()
         for name in UNLOAD[:4]:
             if name in present:
@@ -218,7 +219,8 @@ class Node:
         return self.loaded()
 
     def rmmod(self, name, timeout):
-        """If it does not end, what waits for what is said: by the kernel in the console, the rest in the failure."""
+        """Unloads a module. On a timeout the kernel prints blocked tasks on the console, and the error has the other
+        waits."""
         try:
             self.sh(f"rmmod {self._modules()[name][0]}", timeout)
         except vm.Timeout as e:
@@ -227,7 +229,7 @@ class Node:
             raise AssertionError(f"{e}\n{told}") from None
 
     def sent(self):
-        """LNet messages that each NI has sent so far, in the order of the rails."""
+        """Returns the LNet messages that each NI has sent so far, in the order of the rails."""
         shown = self.sh("lnetctl net show -v 2")
         counts = dict(re.findall(r"nid: (\S+)@o2ib.*?send_count: (\d+)", shown, re.DOTALL))
         return [int(counts[f"10.0.{rail}.{self.guest.number}"]) for rail in range(self.guest.rails)]
@@ -236,57 +238,59 @@ class Node:
         return self.sh(f"lnetctl net show --net {NET} {verbosity}")
 
     def tunable(self, name):
-        """A number that `lnetctl net show -v 4` prints for the NI."""
+        """Returns a number that `lnetctl net show -v 4` prints for the NI."""
         found = re.search(rf"^\s*{name}: (-?\d+)", self.net_show("-v 4"), re.MULTILINE)
         return int(found.group(1)) if found else None
 
     @functools.cached_property
     def _can_time_a_ping(self):
-        """LNet 2.16 refuses what its lnetctl says of a timeout (-22)."""
+        """Returns whether lnetctl can set the timeout of a ping. LNet 2.16 refuses the timeout of its own lnetctl
+        (-22)."""
         return not self.sh("lctl --version").split()[1].startswith("2.16.")
 
     def ping_command(self, nid, timeout=15):
-        """A ping, for a shell. The default outlasts a lost datagram of the CM, which it sends again after four seconds."""
+        """Returns a ping for a shell. The default timeout outlasts a lost datagram of the CM, which the CM resends
+        after four seconds."""
         return f"lnetctl ping {f'--timeout {timeout}' if self._can_time_a_ping else ''} {nid}"
 
     def ping(self, other, timeout=15):
-        """Whether it was answered, and what the tool printed."""
+        """Returns whether the ping was answered, and the output of the tool."""
         status, out = self.guest.run(self.ping_command(other.nid, timeout), timeout + 30)
         return status == 0 and "errno" not in out, out
 
     def conns(self):
-        """What `lctl --net o2ib conn_list` prints, a line per connection."""
+        """Returns the output of `lctl --net o2ib conn_list`, a line per connection."""
         out = self.sh(f"lctl --net {NET} conn_list")
         return [line for line in out.splitlines() if "@" in line]
 
     def messages(self):
-        """LNet messages sent and received so far."""
+        """Returns the number of LNet messages sent and received so far."""
         fields = self.sh("cat /sys/kernel/debug/lnet/stats").split()
         return int(fields[3]) + int(fields[4])
 
     def count_verbs(self):
-        """What the driver of this node has asked of the RDMA device so far, and got: a dict."""
+        """Returns a dict of the requests of this node's driver to the RDMA device so far, and of their results."""
         if "ib_count" not in self.sh("cat /proc/modules"):
             self.sh("insmod /files/ib_count.ko")
         return parse(self.sh(f"cat {DEBUGFS}/ib_count"))
 
     def flood(self, other, op="put", count=100, conc=1, size=100, timeout=1200):
-        """One-sided traffic; both nodes have lnet_flood loaded. A dict of what it says of the run."""
+        """Runs one-sided traffic between nodes with lnet_flood loaded. Returns a dict of its statistics."""
         self.sh(f"echo {op} {other.nid} {count} {conc} {size} >{DEBUGFS}/lnet_flood/run", timeout)
         return parse(self.sh(f"cat {DEBUGFS}/lnet_flood/stats"))
 
     def take(self, on):
-        """Whether its LNet takes the PUTs of a flood that come, or lets them wait; it has lnet_flood loaded."""
+        """Sets whether LNet takes the PUTs of a flood or lets them wait. The node has lnet_flood loaded."""
         self.sh(f"echo {int(on)} >{DEBUGFS}/lnet_flood/take")
 
     def cpu_seconds(self):
-        """CPU time that this guest has cost the host."""
+        """Returns the CPU time that this guest has cost the host."""
         with open(f"/proc/{self.guest.proc.pid}/stat") as f:
             fields = f.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def link_counters(self):
-        """The counters of rxe0 and of its CM that are not zero."""
+        """Returns the counters of rxe0 and of its CM that are not zero."""
         return self.sh("cd /sys/class/infiniband/rxe0/ports/1 && grep . cm_*/* hw_counters/* | grep -v :0")
 
     def free_kib(self):
@@ -294,18 +298,18 @@ class Node:
         return int(re.search(r"MemFree: +(\d+)", self.sh("cat /proc/meminfo"))[1])
 
     def rdma_objects(self):
-        """Numbers of RDMA objects in the guest, per type.
+        """Returns the numbers of RDMA objects in the guest, per type.
 
-        CQs are left out: the device's pool keeps those that were lent once.
+        CQs are left out: the pool of the device keeps CQs that were shared once.
         """
         out = self.sh("rdma resource show")
         return {kind: int(n) for kind, n in re.findall(r"\b(pd|qp|cm_id|mr) (\d+)", out)}
 
 
 class Selftest:
-    """An lnet_selftest session: node `a` is the client and the console, `b` the server.
+    """lnet_selftest session: node `a` is the client and the console, `b` the server.
 
-    A context manager; both nodes have lnet_selftest loaded.
+    A context manager. Both nodes have lnet_selftest loaded.
     """
 
     def __init__(self, a, b):
@@ -334,21 +338,21 @@ class Selftest:
 
     def _stop(self, batch, stat=""):
         stop = self.lst(f"stop {batch}", 120)
-        # Errors of the whole session: those of the batches before are known.
+        # Errors of the whole session: those of earlier batches are known.
         shown = self.lst("show_error --session clients servers")
         result = Result(stat, shown, stop, self.errors)
         self.errors += result.errors
         return result
 
     def run(self, test, concurrency=1, seconds=1):
-        """One batch for that long: a Result. `test` as "ping" or "brw write check=full size=4K"."""
+        """Runs one batch for some seconds. Returns a Result. `test` is "ping" or "brw write check=full size=4K"."""
         batch = self._start(test, concurrency)
         stat = self.lst(f"stat --delay {seconds} --count 1 clients", 60 + seconds)
         return self._stop(batch, stat)
 
     def measure(self, test, concurrency=1, seconds=2):
-        """Messages per second by the host's clock, and microseconds of host CPU
-        (both guests) per message. The latter hardly depends on what else the host does."""
+        """Returns messages per second by the host's clock, and microseconds of host CPU (both guests) per message. The
+        CPU time hardly depends on other load of the host."""
         batch = self._start(test, concurrency)
         time.sleep(0.3)
         first = self._sample()
@@ -360,7 +364,7 @@ class Selftest:
         return messages / clock, cpu / messages * 1e6
 
     def count(self, test, concurrency, counter, messages):
-        """What `counter` counts while one batch makes so many messages: its result."""
+        """Returns the result of `counter` while one batch makes a number of messages."""
         batch = self._start(test, concurrency)
         passed = int(self.a.sh(f"/files/window -n {messages} {DEBUGFS}/lnet/stats", 900))
         counted = counter.result(passed)
@@ -374,7 +378,7 @@ class Selftest:
 
 
 class Result:
-    """What lst printed of a batch.
+    """Output of lst for a batch.
 
     rate    LNet messages per second at the client, received and sent
     mib     MiB/s of the direction that carries the bulk
@@ -386,5 +390,5 @@ class Result:
         self.rate = sum(float(n) for n in re.findall(r"\[[RW]\] Avg: (\S+) +RPC/s", stat))
         self.mib = max((float(n) for n in re.findall(r"\[[RW]\] Avg: (\S+) +Mi?B/s", stat)), default=0.0)
         totals = [int(n) for n in re.findall(r"Total (\d+) error nodes", shown)]
-        # No total at all: lst could not ask, which is an error too.
+        # Without a total lst could not ask, which is an error too.
         self.errors = sum(totals) - errors_before if totals else 1

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""LNet nodes: guests with lnet_lite and ro2iblnd in them, and what is left when
-they are gone."""
+"""LNet nodes: guests with lnet_lite and ro2iblnd, and checks that they leave nothing behind."""
 
 import re
 import time
@@ -9,22 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 import vm
 
 CTL = "/sys/kernel/debug/lnet_lite"
-# The driver is told by a function of its own that a software device is none, or that completions of it are polled in a
-# softirq. The kernel keeps the point of a module that is gone, and refuses it anew: away with it first.
+# Functions of the driver that fault injection overrides: one tells the driver that a software device is hardware, the
+# other that its completions are polled in a softirq. The kernel keeps the injection point of an unloaded module and
+# then refuses a new one: the script removes it first.
 HARDWARE, SOFTIRQ = "ro2ib_as_hardware", "ro2ib_in_softirq"
 TELL = """set -e; cd /sys/kernel/debug/fail_function; echo >inject; echo {0} >inject
 echo 1 >{0}/retval; echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
-# What a test waits for at most. Far beyond what anything takes: a test fails
-# because something does not happen, not because the machine is slow.
+# Longest wait of a test in seconds. It is far beyond the time of any step: a test fails because an event does not
+# happen, not because the machine is slow.
 PATIENCE = 240
 
 
 class Left(AssertionError):
-    """Something is left after the modules went, or the driver broke LNet's rules."""
+    """Leftover after the modules were unloaded, or a violation of LNet's rules by the driver."""
 
 
 def parse(text):
-    """`key=value` lines as a dict, numbers as numbers."""
+    """Returns `key=value` lines as a dict, with numbers as int."""
     found = {}
     for line in text.splitlines():
         for word in [line] if " " not in line else line.split():
@@ -35,8 +35,7 @@ def parse(text):
 
 
 def until(condition, what, timeout=PATIENCE, pause=0.2):
-    """Wait until condition() is true, and return what it returned. It is asked often at first, later every `pause`
-    seconds."""
+    """Waits until condition() is true, and returns its value. Calls it often at first, later every `pause` seconds."""
     end, step = time.monotonic() + timeout, 0.02
     while True:
         value = condition()
@@ -49,13 +48,13 @@ def until(condition, what, timeout=PATIENCE, pause=0.2):
 
 
 def stamp(line):
-    """Seconds since boot of a line of the kernel log."""
+    """Returns the seconds since boot of a line of the kernel log."""
     found = re.match(r"\[ *(\d+\.\d+)\]", line)
     return float(found[1]) if found else 0.0
 
 
 class Running:
-    """A traffic run that is under way."""
+    """Traffic run in progress."""
 
     def __init__(self, node, command):
         self.node, self.command = node, command
@@ -69,7 +68,7 @@ class Running:
 
 
 class Node:
-    """One guest as an LNet node on o2ib."""
+    """Guest as an LNet node on o2ib."""
 
     def __init__(self, guest, address=None):
         self.guest = guest
@@ -86,7 +85,7 @@ class Node:
         return f"exec 3<>{CTL}/ctl; echo '{command}' >&3 2>/dev/null; cat <&3"
 
     def ctl(self, command, timeout=PATIENCE, ok=True):
-        """One command of lnet_lite's; a dict of its answer. `ok`: it must succeed."""
+        """Runs a command of lnet_lite and returns its answer as a dict. With `ok` the command must succeed."""
         _status, out = self.guest.run(self.ctl_script(command), timeout)
         answer = parse(out)
         if "rc" not in answer:
@@ -96,7 +95,7 @@ class Node:
         return answer
 
     def load(self, lnd="", lite=""):
-        """Load both modules; parameters as for insmod."""
+        """Loads both modules with parameters as for insmod."""
         if self.baseline is None:
             self.baseline = self.resources()
         self.guest.check(f"insmod /files/lnet_lite.ko {lite} && insmod /files/ro2iblnd.ko {lnd}", PATIENCE)
@@ -125,15 +124,15 @@ class Node:
         return f"traffic to={nid} " + " ".join(f"{k.rstrip('_')}={v}" for k, v in what.items())
 
     def start(self, to, **what):
-        """Begin a traffic run: a Running."""
+        """Starts a traffic run. Returns a Running."""
         return Running(self, self._traffic(to, **what))
 
     def try_traffic(self, to, **what):
-        """A traffic run, whatever becomes of it."""
+        """Runs traffic that may fail."""
         return self.ctl(self._traffic(to, **what))
 
     def traffic(self, to, **what):
-        """A traffic run in which nothing may go wrong."""
+        """Runs traffic of which no message may fail."""
         command = self._traffic(to, **what)
         r = self.ctl(command)
         told = f"{self.guest.name}: {command}: {r}"
@@ -142,7 +141,7 @@ class Node:
         assert r["verify_errors"] == 0 and r.get("peer_verify_errors", 0) == 0, told
         assert r.get("stuck", 0) == 0, told
         if what.get("op") == "put" and what.get("ask", 1) and what.get("peers", 1) == 1:
-            # It is over when it was sent.
+            # A PUT without an ACK is finished when it was sent.
             assert r["peer_puts"] >= count, told
         return r
 
@@ -150,16 +149,16 @@ class Node:
         return parse(self.guest.check(f"cat {CTL}/stats"))
 
     def log(self):
-        """The kernel log since `mark_log`."""
+        """Returns the kernel log since `mark_log`."""
         return "\n".join(line for line in self.guest.dmesg().splitlines() if stamp(line) > self.log_from)
 
     def mark_log(self):
-        """What is in the kernel log now is not of this test."""
+        """Excludes the present content of the kernel log from log()."""
         last = self.guest.check("dmesg | tail -n 5")
         self.log_from = max(map(stamp, last.splitlines()), default=0.0)
 
     def conns(self):
-        """How many established connections the driver reports."""
+        """Returns the number of established connections that the driver reports."""
         return self.ctl(f"conn list {self.nid}").get("conns", 0)
 
     def nis(self):
@@ -172,21 +171,21 @@ class Node:
         return vm.link_name(self.guest)
 
     def plug(self):
-        """The device comes (back)."""
+        """Adds the device (again)."""
         vm.plug(self.guest)
 
     def unplug(self):
-        """The device goes. Returns when nobody uses it any more."""
+        """Removes the device. Returns when no driver uses it any more."""
         vm.unplug(self.guest, timeout=PATIENCE)
 
     # Leaving
 
     def resources(self):
-        """What a guest has that a driver could leave behind."""
+        """Returns the resources of a guest that a driver could leave behind."""
         rdma = self.guest.check("rdma resource show; rdma resource show cm_id")
-        # The kernel keeps the CQs that it has made for sharing as long as the device.
+        # The kernel keeps its shared CQs as long as the device.
         rdma = re.sub(r" cq \d+", "", rdma)
-        # A device that was away is back under another number, and in another place.
+        # A device that was removed comes back under another number and in another place.
         rdma = sorted(re.sub(r"^\d+: ", "", rdma, flags=re.MULTILINE).splitlines())
         modules = sorted(line.split()[0] + " " + line.split()[2] for line in self.guest.check("cat /proc/modules").splitlines())
         return {"rdma": rdma, "modules": modules}
@@ -195,7 +194,7 @@ class Node:
         return int(re.search(r" cq (\d+)", self.guest.check("rdma resource show"))[1])
 
     def judge(self):
-        """Raise Left for anything that lnet_lite says the driver did wrong."""
+        """Raises Left if lnet_lite reports a fault of the driver."""
         stats = self.stats()
         assert "violations" in stats, stats
         bad = {k: stats[k] for k in ("violations", "stuck_mds", "target_verify_errors", "verify_errors") if stats.get(k)}
@@ -203,7 +202,7 @@ class Node:
             raise Left(f"{self.guest.name}: lnet_lite: {bad}")
 
     def idle(self):
-        """Wait until no message, buffer or held receive is left in lnet_lite."""
+        """Waits until no message, buffer or held receive is left in lnet_lite."""
 
         def quiet():
             stats = self.stats()
@@ -215,7 +214,7 @@ class Node:
             raise Left(f"{self.guest.name}: not idle: {self.stats()}") from None
 
     def unload(self):
-        """NI down, modules out, nothing left."""
+        """Deletes the NIs and unloads the modules. Nothing may be left."""
         if not self.loaded:
             return
         for nid in self.nis():
@@ -232,13 +231,13 @@ class Node:
 
 
 def together(work, *nodes):
-    """work(node) for all at the same time: a guest waits more than it computes."""
+    """Calls work(node) for all nodes at the same time: a guest waits more than it computes."""
     with ThreadPoolExecutor(len(nodes)) as pool:
         return list(pool.map(work, nodes))
 
 
 def up(*nodes, lnd="", **tunables):
-    """Load and add an NI on each."""
+    """Loads the modules and adds an NI on each node."""
 
     def one(node):
         node.load(lnd)

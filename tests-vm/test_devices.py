@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Other devices than rxe: siw, and what ib_profile makes of an rxe.
+"""Devices other than rxe: siw, and rxe with the limits of ib_profile.
 
-Here each of them for a short while. Any other test runs on one of them by
-`pytest --device NAME`; `make test-long` does that with those of traffic, flow and life.
+Here each device has a short test. `pytest --device NAME` runs any other test on it. `make test-long` does that with the
+tests of traffic, flow and life.
 """
 
 import re
@@ -19,7 +19,7 @@ MADE = "/sys/module/ib_profile/parameters/regions_made"
 
 
 def modest(node):
-    """Whether the driver kept to what the device can do."""
+    """Returns whether the driver stayed within the limits of the device."""
     return not node.guest.profile or node.guest.check(f"cat {TOO_MUCH}").strip() == "0"
 
 
@@ -36,13 +36,13 @@ def traffic(a, b):
 
 
 def some(names, few):
-    """All of them with --long, else those few."""
+    """Returns all names with --long, otherwise only those in `few`."""
     return [name if name in few else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 @pytest.mark.parametrize("device", some([d for d in DEVICES if d != "rxe"], ("siw", "halves", "least")))
 def test_device(boot_pair, device):
-    """Traffic of every kind, connections closed under it, the device unplugged, everything back."""
+    """Traffic of every kind works on a device, also after closes under load and a removal of the device."""
     a, b = (Node(g) for g in boot_pair(**DEVICES[device]))
     up(a, b)
     assert a.device.startswith("siw" if device == "siw" else "rxe")
@@ -52,7 +52,7 @@ def test_device(boot_pair, device):
     run = a.start(b, op="mix", size=20000, count=300, conc=16, timeout=5)
     closes = 0
     while run.running():
-        # Alternately what is under way is cut off, and ends first.
+        # Alternates between a close that aborts messages (peer del) and one that drains them (conn close).
         closes += a.ctl(f"{('peer del', 'conn close')[closes % 2]} {b.nid}", ok=False)["rc"] == 0
     r = run.result()
     assert closes and r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
@@ -77,7 +77,7 @@ def test_device(boot_pair, device):
 @pytest.mark.parametrize("device", some(["siw", "irdma", "least"], ["siw"]))
 @pytest.mark.parametrize("depth", some([1, 2, 255], [1]))
 def test_flood(boot_pair, device, depth):
-    """No message finds its peer without a buffer: what ends a connection on iWARP."""
+    """No message arrives at a peer without a buffer, which would end a connection on iWARP."""
     a, b = (Node(g) for g in boot_pair(**DEVICES[device]))
     up(a, b, peer_credits=depth, credits=1024)
     a.ping(b)
@@ -95,7 +95,7 @@ def test_flood(boot_pair, device, depth):
 
 
 def test_idle_regions_go_to_others(boot_pair):
-    """Who used all regions of a small device and is quiet now keeps nobody from working."""
+    """A connection that used all regions of a small device and is idle now gives them to other connections."""
     a, b = (Node(g) for g in boot_pair(**DEVICES["hfi1"]))
     up(a, b, peer_credits=64, credits=1024, conns_per_peer=4)
     for node in (a, b):
@@ -111,7 +111,7 @@ def test_idle_regions_go_to_others(boot_pair):
     assert regions()["max_regions"] == 24
 
     def all_used():
-        # Four connections: there are not enough for all of them at the same time, so some of these fail.
+        # Four connections: the regions do not last for all of them at the same time, so some of these messages fail.
         a.try_traffic(b, op="put", size=262144, count=200, conc=64)
         return regions()["regions"] == 24
 
@@ -128,7 +128,7 @@ def test_idle_regions_go_to_others(boot_pair):
 
 
 def test_simultaneous_connects_on_iwarp(boot_pair):
-    """Either side asks: one request wins, the other is refused by the peer's word."""
+    """If both nodes connect at the same time, one request wins, and the peer rejects the other with a reason."""
     a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
     understood, before = 0, []
     for rounds in range(1, 21):
@@ -137,8 +137,8 @@ def test_simultaneous_connects_on_iwarp(boot_pair):
         for run in runs:
             r = run.result()
             assert r["count"] == 40 and not r["errors"] and not r["timeouts"] and not r["stuck"], r
-        # What the peer said with it was understood. siw may lose it on a busy machine: that the peer has closed is a
-        # work item of its own there, and may come before the one that reads the refusal.
+        # The node understood the private data of the reject. siw may lose it on a busy machine: the peer's close is a
+        # separate work item there, and may run before the one that reads the reject.
         lines = [line for n in (a, b) for line in n.log().splitlines() if "connecting failed" in line or "reason -" in line]
         understood += lines == before
         before = lines
@@ -152,7 +152,7 @@ def test_simultaneous_connects_on_iwarp(boot_pair):
 
 @pytest.mark.long
 def test_several_connections_on_iwarp(boot_pair):
-    """Each has a port of its own, and one that is not free yet again is not taken."""
+    """Each connection has a port of its own, and a port that is not free yet is not used."""
     a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
     up(a, b, conns_per_peer=4)
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_several_connections_on_iwarp(boot_pair):
 
 
 def test_connecting_without_listener_on_iwarp(boot_pair):
-    """iWARP tells errors of TCP at once where others send an event: the same is said."""
+    """iWARP returns errors of TCP at once, where other transports send an event. The log has the same lines."""
     a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
     up(a)
     r = a.try_traffic(b, op="put-ack", count=2, conc=2, timeout=100)
@@ -181,7 +181,7 @@ def test_connecting_without_listener_on_iwarp(boot_pair):
     ("profile", "line"),
     [
         ("reg_pages=255", "cannot register 1 MiB at once: it has 255 pages per memory region, needed are 256"),
-        # 2 MiB, and none as small as ours.
+        # 2 MiB, and none as small as the kernel's.
         ("page_sizes=0x200000", "cannot register memory in pages as small as the kernel's"),
         (
             "page_sizes=0x800 reg_pages=511",
@@ -192,7 +192,7 @@ def test_connecting_without_listener_on_iwarp(boot_pair):
     ],
 )
 def test_too_little_is_refused(boot, profile, line):
-    """A device that the driver cannot use: one line that names the limit, and no NI."""
+    """A device that the driver cannot use gets one log line with the limit, and no NI."""
     guest = boot()
     guest.check(f"insmod /files/ib_profile.ko {profile}")
     vm.setup_two_links(guest)
@@ -208,7 +208,7 @@ def conn_lines(node):
 
 
 def test_a_device_that_refuses_work_requests_late(boot_pair):
-    """The NI is closed after some connections, with one line, and does not reconnect for ever."""
+    """The NI is closed after some connections, with one log line, and does not reconnect for ever."""
     a, b = (Node(g) for g in boot_pair(hardware=True, profile="no_inv=1"))
     up(a, b)
     a.ping(b)
@@ -223,9 +223,9 @@ def test_a_device_that_refuses_work_requests_late(boot_pair):
     assert 1 <= refused <= 12, b.log()
     ni = b.guest.check(f"grep ^ni= {DEBUGFS}/{b.nid}")
     assert "health=refuses" in ni, ni
-    # Nothing connects any more, from either side.
+    # Neither side connects any more.
     before = b.log()
-    # The peer is told so, and neither node keeps a message for a way that does not open again.
+    # The peer gets a reject, and neither node keeps a message for a path that does not open again.
     for node, other in ((a, b), (b, a)):
         r = node.try_traffic(other, op="put", size=65536, count=4, conc=2, timeout=20)
         assert r["errors"] == 4 and r["usec"] < 5_000_000, r
@@ -240,7 +240,8 @@ PROFILE = "/sys/module/ib_profile/parameters"
 
 
 def test_inline_size_is_found_once(boot_pair):
-    """A device that refuses a queue pair with too much inline data is asked for less once, not for each connection."""
+    """A device that refuses a queue pair with too much inline data gets requests with less. The driver finds the size
+    once, not for each connection."""
     a, b = (Node(g) for g in boot_pair(hardware=True, profile="inline_max=96"))
     up(a, b)
     for _ in range(3):
@@ -261,7 +262,7 @@ NO_QUEUE_PAIR = [(12, "out of memory (-12)"), (75, "the device has no more of th
 
 @pytest.mark.parametrize(("number", "words"), NO_QUEUE_PAIR)
 def test_no_queue_pairs_left(boot_pair, number, words):
-    """The message names queue pairs, and connections that come later have the depth that they asked for."""
+    """The log names queue pairs as the limit, and later connections have the depth that they requested."""
     a, b = (Node(g) for g in boot_pair(hardware=True, profile="qps=64"))
     up(a, b)
     a.guest.check(f"echo {number} >{PROFILE}/qps_error; echo 1 >{PROFILE}/qps")
@@ -281,7 +282,7 @@ def test_no_queue_pairs_left(boot_pair, number, words):
 
 
 def test_idle_regions_are_given_back(boot_pair):
-    """A burst makes regions; a connection that is idle afterwards keeps two."""
+    """A burst creates regions. A connection that is idle afterwards keeps two."""
     a, b = (Node(g) for g in boot_pair(hardware=True, profile="regions=1000"))
     for node in (a, b):
         node.load("timeout=8")

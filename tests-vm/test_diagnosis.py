@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Thirteen troubles, staged, and what a node says of each: the log, debugfs, and ro2ibtop over what ro2ib-report collects. Each
-names the cause within a minute, in words that Documentation/reference.md has with what to do. What was said, and how soon,
-is put into troubles.md of the logs.
+"""Thirteen troubles, staged, and how a node reports them: in the log, in debugfs, and in ro2ibtop's verdict on a report
+of ro2ib-report. Each source names the cause within a minute, in words that Documentation/reference.md has with a
+remedy. troubles.md of the logs lists the words and the times.
 
-With --reports DIRECTORY some of what ro2ib-report collected is put there, for the tests of ro2ibtop, which have no
-guests: `pytest tests-vm/test_diagnosis.py --long --reports scripts/ro2ibtop/tests/guest`."""
+--reports DIRECTORY keeps some reports of ro2ib-report for the tests of ro2ibtop, which have no guests: `pytest
+tests-vm/test_diagnosis.py --long --reports scripts/ro2ibtop/tests/guest`.
+"""
 
 import contextlib
 import re
@@ -23,7 +24,7 @@ READING, BY_TOP, CAUSES = "Reading the log", "Verdicts of ro2ibtop", "Causes, an
 
 @pytest.fixture(scope="module")
 def table():
-    """Rows of the table."""
+    """Collects the rows of the table."""
     lines = []
     yield lines
     write_table(lines)
@@ -31,7 +32,7 @@ def table():
 
 @pytest.fixture
 def pair(nodes):
-    """Two nodes that know each other."""
+    """Provides two nodes that are connected."""
     up(*nodes)
     nodes[0].ping(nodes[1])
     for node in nodes:
@@ -43,7 +44,7 @@ def pair(nodes):
 def stage(top, table, request):
     @contextlib.contextmanager
     def stage(name, how, heading):
-        """The trouble begins with this; its row is taken when all that it says was seen."""
+        """Stages a trouble inside `with`, and adds its row at the end."""
         nodes = request.getfixturevalue("pair") if request.config.getoption("--long") else ()
         trouble = Trouble(top, name, how, heading, request.config.getoption("--reports"), nodes)
         yield trouble
@@ -57,7 +58,8 @@ def stage(top, table, request):
 @pytest.fixture
 def told(top, tmp_path, request):
     def told(node, *rows, name=None, looks=2):
-        """ro2ibtop says this of what ro2ib-report finds on a node: its screen. Kept under that name, if any are."""
+        """Checks that ro2ibtop's screen of a node has these rows. Returns the screen. The report is kept under
+        `name`."""
         for words in rows:
             remedy(words)
         report, seen = screen(top, node, tmp_path, looks)
@@ -75,7 +77,7 @@ def back(a, b):
 
 @contextlib.contextmanager
 def pinging(one, other):
-    """One asks the other each second, whether it is answered or not."""
+    """Runs a ping each second, with or without an answer."""
     stop, ping = "/tmp/pinged", one.ctl_script(f"ping {other.nid} timeout=5")
     pings = one.guest.spawn(f"rm -f {stop}; while [ ! -e {stop} ]; do {ping} >/dev/null & sleep 1; done; wait")
     yield
@@ -85,17 +87,17 @@ def pinging(one, other):
 
 @pytest.mark.long
 def test_healthy(nodes, told):
-    """Nothing is wrong with a node that has much to do."""
+    """ro2ibtop finds nothing wrong with a busy node."""
     a, b = nodes
     up(a, b, conns_per_peer=2)
     with Load(a, b, op="mix", size=16384, conc=3):
         until(lambda: len(conns(a)) == 2, "both connections")
-        # On a busy machine a guest may stand still for long enough.
+        # On a busy machine a guest may stall long enough for a verdict.
         until(lambda: "2 connections; nothing wrong" in told(a, name="healthy", looks=6), "nothing wrong")
 
 
 def test_broken_device(nodes, told):
-    """The link is up, and LNet avoids the NI."""
+    """ro2ibtop reports a broken device: the link is up, and LNet avoids the NI."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -109,7 +111,8 @@ def test_broken_device(nodes, told):
 
 @pytest.mark.long
 def test_no_answer(nodes, told):
-    """The peer's LNet takes nothing, and there are credits left: what the transport delivered has no answer."""
+    """ro2ibtop reports messages that the transport delivered without an answer: the peer's LNet takes none, and credits
+    are left."""
     a, b = nodes
     up(a, b, conns_per_peer=2)
     a.ping(b)
@@ -125,7 +128,8 @@ def test_no_answer(nodes, told):
 
 @pytest.mark.long
 def test_booting_peer(nodes, told):
-    """It listens, and is not in service for a while: messages wait, and it is asked again, ever more rarely."""
+    """ro2ibtop reports a peer that listens and is not in service for a while: messages wait, and the pauses between
+    requests grow."""
     a, b = nodes
     up(a)
     b.load()
@@ -138,7 +142,7 @@ def test_booting_peer(nodes, told):
         peers = [line for line in lines(a) if line.get("peer") == b.nid]
         return peers and int(peers[0]["failures"]) >= 5 and int(peers[0]["retry_ms"]) > 3500
 
-    # Longer than the report takes.
+    # Longer than a report takes.
     row = "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; the peer rejects for now: ..."
     until(waits, "a long pause")
     told(a, row, name="booting")
@@ -148,12 +152,12 @@ def test_booting_peer(nodes, told):
 
 @pytest.mark.long
 def test_what_ended(nodes, told):
-    """One thing after the other."""
+    """ro2ibtop lists several ends of connections, one after the other."""
     a, b = nodes
     up(a, b, conns_per_peer=2)
 
     def ended(cause):
-        """All connections, and two seconds later it is another break."""
+        """Waits until all connections are closed. Two seconds later the next end counts as another break."""
         until(lambda: not a.conns(), cause)
         a.guest.check("sleep 2")
         a.ctl(f"ping {b.nid} timeout=5", ok=False)
@@ -187,12 +191,12 @@ def test_what_ended(nodes, told):
 
 
 def test_slow_lnet(pair, stage, pytestconfig):
-    """The peer's LNet takes nothing: the sender names the peer, and the peer itself. The log says it when messages fail."""
+    """The sender and the peer itself name a peer whose LNet takes nothing. The log names it when messages fail."""
     a, b = pair
     patient = pytestconfig.getoption("--long")
     with stage("slow LNet consumer", "the peer's LNet takes nothing", BY_TOP) as trouble:
         if not patient:
-            # Two reports may take longer than the default, and then the connection has ended.
+            # Two reports may take longer than the default timeout, after which the connection has ended.
             for node in pair:
                 write(node, "ni_tune", "*@o2ib timeout=300")
         b.set(lazy=1)
@@ -216,15 +220,15 @@ def test_slow_lnet(pair, stage, pytestconfig):
 
 @pytest.mark.long
 def test_dead_peer(pair, stage):
-    """Nobody is there any more: first the transport waits, then nobody can be connected to. It is cut off and not killed, as the
-    next test wants it, too; what is dead makes no report."""
+    """A peer is gone: first the transport waits, then connecting fails. The guest is isolated and not killed, because
+    the next test needs it. A dead node makes no report."""
     a, b = pair
     with stage("dead peer", "the other guest is cut off", READING) as trouble:
         trouble.nodes = (a,)
         b.guest.carrier(False)
         try:
             run = a.start(b, op="put", size=200, count=8, conc=8, timeout=60, ask=0)
-            # Debugfs is to have it at the first look: the report after it is not quick, and the connection ends soon.
+            # debugfs must have the row at the first look: the report after it is slow, and the connection ends soon.
             until(lambda: conns(a) and int(conns(a)[0]["oldest_ms"]) >= 500, "it waits")
             trouble.sees(
                 Debugfs(a, r"oldest_ms=([5-9]\d\d|\d{4,}) oldest=sending"),
@@ -235,7 +239,7 @@ def test_dead_peer(pair, stage):
             )
             with pinging(a, b):
                 trouble.sees(
-                    # Its address is known for some seconds, and then no more.
+                    # The neighbour entry of the address lives for some seconds.
                     Log(a, "<peer>: connecting failed: unreachable: the address does not answer, or no route"),
                     Debugfs(a, "event=failed by=path cause=Unreachable", ".closes"),
                     Top(a, "connecting failed 6.5 s ago: unreachable: the address does not answer, or no route: ..."),
@@ -248,7 +252,7 @@ def test_dead_peer(pair, stage):
 
 @pytest.mark.long
 def test_firewall(pair, stage):
-    """RoCE does not get through, all else does: `ping` works, and the peer is not dead."""
+    """RoCE packets do not get through and all others do: `ping` works, and the peer is not reported as dead."""
     a, b = pair
     with silence(a), silence(b), stage("firewall", "all RoCE packets dropped, both ways", CAUSES) as trouble:
         run = a.start(b, op="put", size=200, count=8, conc=8, timeout=60, ask=0)
@@ -258,7 +262,7 @@ def test_firewall(pair, stage):
         )
         ping = a.guest.spawn(a.ctl_script(f"ping {b.nid} timeout=40"))
         trouble.sees(
-            # Its address is known from before, and answers.
+            # The neighbour entry of the address is old, and the address answers.
             Log(a, "<peer>: connecting failed: the handshake took too long"),
             Debugfs(a, "event=failed by=path cause=ConnectTimeout", ".closes"),
             Top(a, "connecting failed 6.5 s ago: the handshake took too long: ... a connection to it broke 20 s ago: it fell silent", name="no-peer"),
@@ -270,7 +274,7 @@ def test_firewall(pair, stage):
 
 @pytest.mark.long
 def test_lost_packets(pair, stage):
-    """Some, always: everything works, and is slow. Nothing ends, so that the log has nothing."""
+    """Some packets are always lost: everything works slowly. No connection ends, so the log has nothing."""
     a, b = pair
     with stage("lost packets", "2 of 100 RoCE packets dropped, both ways", BY_TOP) as trouble:
         for node in pair:
@@ -281,7 +285,7 @@ def test_lost_packets(pair, stage):
         try:
             with Load(a, b, op="put") as load:
                 trouble.sees(
-                    # A second: what the transport waits before it repeats something.
+                    # 1 s: the transport waits that long before it repeats a packet.
                     Debugfs(a, r"stage=wire p99_ns=\d{10,}", ".latency"),
                     Top(a, "retries: check the fabric (...)"),
                 )
@@ -293,7 +297,8 @@ def test_lost_packets(pair, stage):
 
 @pytest.mark.long
 def test_mtu(pair, stage):
-    """Small packets get through, large ones do not: `ping` works, and no bulk. It does not look like a dead peer."""
+    """Small packets get through, large ones do not: `ping` works, and bulk transfers fail. The peer is not reported as
+    dead."""
     a, b = pair
     with Filter(b.guest, "meta length gt 1500"):
         a.ping(b)
@@ -306,7 +311,7 @@ def test_mtu(pair, stage):
                     Debugfs(a, "event=closed by=path cause=TransportRetry", ".closes"),
                 )
                 trouble.sees(
-                    # It was connected again at once, and the same happened again.
+                    # The node connected again at once, and failed in the same way.
                     Debugfs(a, "usable=[1-9] failed=0 ends=TransportRetry:[2-9].*"),
                     Top(a, "the transport gave up retrying: it answers again: ... the MTU of the whole path, or a filter"),
                 )
@@ -315,7 +320,8 @@ def test_mtu(pair, stage):
 
 @pytest.mark.long
 def test_no_memory(pair, stage):
-    """Every other allocation of the driver fails. That closes no connection, and a closed one does not come back."""
+    """Every other allocation of the driver fails. No connection closes because of that, and a closed one does not come
+    back."""
     a, b = pair
     with module_range(b) as slab, Load(a, b, op="put-ack", timeout=5):
         with stage("no memory", "every other allocation of the driver fails", READING) as trouble:
@@ -326,7 +332,7 @@ def test_no_memory(pair, stage):
                 Debugfs(b, r"of=refused NoResources=[1-9]\d*"),
                 Top(b, "refuses requests (...): no memory, or no device resources, here"),
             )
-            # Who makes them fail.
+            # The fault injection that makes them fail.
             assert "/failslab/probability <==\n50\n" in trouble.report(b)
         b.guest.check(f"echo 0 >{slab}/probability")
     a.traffic(b, op="put-ack", size=100000, count=20)
@@ -351,7 +357,7 @@ def test_exhausted_regions(pair, stage):
 
 @pytest.mark.long
 def test_wrong_address(pair, stage):
-    """Nobody has it."""
+    """No node has the address."""
     a, _b = pair
     with stage("wrong address", "a NID is asked for whose address nobody has", CAUSES) as trouble:
         ping = a.guest.spawn(a.ctl_script("ping 10.0.0.77@o2ib timeout=40"))
@@ -365,7 +371,7 @@ def test_wrong_address(pair, stage):
 
 @pytest.mark.long
 def test_wrong_net(pair, stage):
-    """Somebody has the address, and is on another net."""
+    """A node has the address, and is on another net."""
     a, b = pair
     b.ni_del()
     b.ni_add(net="o2ib5")
@@ -382,14 +388,14 @@ def test_wrong_net(pair, stage):
 
 
 def bad_pkeys(node):
-    """How many packets of another partition a device did not take."""
+    """Returns how many packets of another partition a device dropped."""
     return int(re.search(r"bad_pkey_cntr:\s+0x(\w+)", node.guest.check(f"ibv_devinfo -v -d {node.device}"))[1], 16)
 
 
 @pytest.mark.long
 def test_wrong_pkey(pair, stage):
-    """The peer is in another partition: of what it is sent its device takes nothing. A port of rxe has one P_Key, for ever, so
-    that it is changed on the way."""
+    """The peer is in another partition: its device drops all packets. A port of rxe has one fixed P_Key, so the test
+    changes the P_Key on the way."""
     a, b = pair
     if a.device != "rxe0":
         pytest.skip("iWARP has no partitions")
@@ -407,7 +413,7 @@ def test_wrong_pkey(pair, stage):
                 Log(a, "<peer>: connecting failed: the handshake took too long"),
                 Debugfs(a, "event=failed by=path cause=ConnectTimeout", ".closes"),
                 Top(a, "connecting failed 6.5 s ago: the handshake took too long: ..."),
-                # What tells it from a dead peer, and from a firewall.
+                # These rows differ from those of a dead peer and of a firewall.
                 Debugfs(b, r"bad_pkeys=[1-9]\d*"),
                 Top(b, "4 packets of another partition since the NI has this device: compare the P_Keys of both nodes"),
             )
@@ -420,7 +426,7 @@ def test_wrong_pkey(pair, stage):
 
 @pytest.mark.long
 def test_denied(pair, stage):
-    """The administrator of the other node does not want this one."""
+    """The peer's administrator denies this node."""
     a, b = pair
     with stage("deny rule", "the parameter `access` of the peer", READING) as trouble:
         write(b, "access", f"deny {a.address}/32@o2ib; allow *@o2ib")
@@ -438,7 +444,7 @@ def test_denied(pair, stage):
 
 
 def test_unplugged(pair, stage):
-    """The device is gone while messages are on their way."""
+    """The device is removed while messages are on their way."""
     a, b = pair
     with Load(a, b, op="put"), stage("unplugged device", "the device is removed under load", READING) as trouble:
         b.unplug()
@@ -454,7 +460,7 @@ def test_unplugged(pair, stage):
 
 @pytest.mark.long
 def test_stale_peer(pair, stage):
-    """The peer was restarted, and its farewell got lost."""
+    """The peer was restarted, and its DREQ was lost."""
     a, b = pair
     with silence(a):
         b.ni_del()

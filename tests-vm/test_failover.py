@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The interface of an NI is a bond, which fails over under load: its address is then on another RDMA device, while the
-old one stays; or on the same one, under another hardware address. The NI follows at once and is up all the time, traffic
-goes on, whatever was lost is what LNet sends again, and the old device is free."""
+"""Failover under load of an NI whose interface is a bond: its address is then on another RDMA device, while the old one
+stays, or on the same device under another hardware address. The NI follows at once and is up all the time, traffic
+continues, LNet resends each message that was lost, and the old device is free."""
 
 import contextlib
 import statistics
@@ -15,24 +15,24 @@ from nodes import PATIENCE, until, up
 from test_faults_cm import report
 from test_times import Notices
 
-# Seconds until traffic is there again: the median of many rounds, and the worst. What the other node had under way waits
-# for rxe's retries, six tries of 1.07 s: it is not told, for there is no GID to tell it with.
+# Seconds until traffic is back: the median of many rounds, and the worst. Messages of the other node that are on their
+# way wait for rxe's retries, six tries of 1.07 s: the node gets no DREQ, because its sender has no GID for it.
 MEDIAN = 2 * SLOW
 BACK = 15 * SLOW
-# Seconds in which a device goes that nobody uses.
+# Seconds within which an unused device can be deleted.
 DELETE_LIMIT = 5 * SLOW
-# What LNet does not send again.
+# Statuses after which LNet does not resend.
 LOST = ("local_error", "remote_error", "remote_timeout", "network_timeout")
 
 
 def back():
-    """The worst of them, on a machine that has more to do."""
+    """Returns the worst time, scaled by the load of the machine."""
     return round(BACK * slow() / SLOW)
 
 
 @pytest.fixture
 def bonded(boot_pair, request):
-    """Two nodes on a bond as the parameter says; whatever is left behind fails the test."""
+    """Provides two nodes on a bond as the parameter says. Leftovers fail the test."""
     nodes = tuple(bond.Bonded(guest) for guest in boot_pair(files=bond.files(), bond=request.param))
     yield nodes
     if not getattr(request.node, "failed_call", True):
@@ -41,7 +41,7 @@ def bonded(boot_pair, request):
 
 
 def lost(node):
-    """How many messages ended in a way that LNet does not send again."""
+    """Returns how many messages ended with a status after which LNet does not resend, by status."""
     stats = node.stats()
     return {name: stats[key] for name in LOST if stats.get(key := f"health_{name}")}
 
@@ -52,7 +52,7 @@ def is_on(node, device):
 
 
 def replug(node, rail):
-    """The device that was left goes, at once, and comes back."""
+    """Deletes the device that the NI left, which must not take long, and adds it again."""
     device = node.device_of(rail)
     spent, _ = timed(lambda: node.guest.check(f"rdma link delete {device}", PATIENCE))
     assert spent < DELETE_LIMIT, f"{device} was held for {spent:.1f} s"
@@ -64,15 +64,15 @@ def fail_over(nodes, count, record_property, what):
     a, b = nodes
     up(a, b)
     for node in nodes:
-        # As LNet does.
+        # LNet resends like that.
         node.set(retries=100, retry_ms=50)
     ledger = Ledger(a, b)
     a.ping(b)
     two = len(a.guest.bond.devices) > 1
     spent = []
-    # Fewer than LNet has credits of a peer: those of messages that were on their way are given back late.
+    # Fewer messages than LNet has credits of a peer: credits of messages that were on their way come back late.
     few = {"conc": 2, "timeout": 20}
-    # Who listens for uevents; of a few rounds.
+    # Uevents are recorded in short runs only.
     notices = {node: Notices(node) for node in nodes if count < 10}
     moves = {node: [] for node in nodes}
     with contextlib.ExitStack() as stack:
@@ -92,7 +92,7 @@ def fail_over(nodes, count, record_property, what):
                 if i % 3 == 2:
                     replug(victim, old)
         for node, told in notices.items():
-            # Each move, to the device that the NI is on then; none if it is the same one.
+            # One notice for each move, with the device that the NI has then. None if the device is the same.
             want = moves[node]
             until(lambda: told.of("device_moved") == want, f"{node.guest.name} is told of {want}")  # noqa: B023
             assert not told.of("device_gone") and not told.of("device_back")
@@ -105,7 +105,7 @@ def fail_over(nodes, count, record_property, what):
         total = load.result()
         assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
     for load in (one, other):
-        # Every PUT that failed was sent again. An ACK that LNet was not given is nobody's to send again.
+        # Every PUT that failed was resent. No node resends an ACK that LNet did not get.
         total = load.result()
         assert total["errors"] == total["timeouts"], total
     for node in nodes:
@@ -113,7 +113,7 @@ def fail_over(nodes, count, record_property, what):
         log = node.log()
         assert "link is down" not in log and "the RDMA device is gone" not in log
         assert "no connection is possible" not in log
-        # Both ways, and said each time, as far as that is not too often.
+        # Moves in both directions are logged, except those that the rate limit drops.
         assert not two or f"{node.nid}: the interface moved from " in log
     a.traffic(b, op="mix", size=65536, count=50)
     b.traffic(a, op="mix", size=65536, count=50)
@@ -145,8 +145,8 @@ def test_fail_over(bonded, pytestconfig, record_property, request):
 @pytest.mark.parametrize("moved", [False, True], ids=["of-the-bond", "moved-to-it"])
 @pytest.mark.parametrize("bonded", BONDS[:1], indirect=True)
 def test_a_port_is_not_the_bond(bonded, moved):
-    """The cable of the active slave is pulled: its port is down, and the NI is not, even for a moment. The address may have
-    come to the bond when the NI was there."""
+    """An NI on a bond stays up without a gap when the cable of the active slave is pulled, which sets the slave's port
+    down. The address may have moved to the bond after the NI's start."""
     a, b = bonded
     if moved:
         a.guest.check(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Messages that wait for a connection with a peer that does not mean it: they end, and so does what it was told."""
+"""Messages that wait for a connection with a hostile peer: they end, and so do its requests and answers."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from test_hostile_connect import counted
 
 VICTIM = "10.0.0.1"
 EVIL = f"{ADDRESS}@o2ib"
-# Seconds: LNet's own, and what a message waits for a connection with that: 5 for an attempt, and 10.
+# Seconds: LNet's timeout, and the wait of a message for a connection with that timeout: 5 for an attempt, and 10.
 TIMEOUT, PATIENCE = 8, 15
 
 
@@ -22,9 +22,11 @@ def state(node):
 
 
 def test_who_asks_and_never_goes_on(nodes, evil):
-    """A request of the peer's stands for one of ours. If there is always one the message ends all the same.
+    """A message ends although a request of the peer, which takes the place of the node's own attempt, is always
+    pending.
 
-    No CM makes those requests: one that got its answer might go on."""
+    No CM makes those requests: a CM that got its answer might continue.
+    """
     a, b = nodes
     up(a, b, lnd=f"timeout={TIMEOUT}")
     over = threading.Event()
@@ -51,7 +53,8 @@ def test_who_asks_and_never_goes_on(nodes, evil):
 
 
 def test_a_refused_answer_is_said_again(nodes, evil):
-    """To the peer the connection is made: it has to be told that it is not, even if that is lost once."""
+    """The node repeats its reject of an answer until the peer has it, also if the reject is lost once: the peer takes
+    the connection for established."""
     a, b = nodes
     up(a, b)
     evil.do("listen", "l", ADDRESS, 987)
@@ -69,7 +72,8 @@ def test_a_refused_answer_is_said_again(nodes, evil):
 
 
 def test_a_keepalive_has_a_deadline(nodes):
-    """How often it is repeated, and for how long, the side says that asked for the connection: for hours if it likes."""
+    """A keepalive ends at a deadline. The node that requested the connection sets the number and time of its
+    repetitions, which can take hours."""
     a, b = nodes
     up(a, b, lnd="timeout=5 keepalive=1 retry_count=7")
     b.ping(a)
@@ -80,7 +84,8 @@ def test_a_keepalive_has_a_deadline(nodes):
 
 
 def asked_by(evil, run):
-    """Who asks the hostile peer, by the name that its listener gives the request, and the right answer."""
+    """Returns the run that sends a request to the hostile peer, the name that the listener gives the request, the
+    request, and the right answer."""
     evil.do("listen", "l", ADDRESS, 987)
     job = run()
     name = evil.name()
@@ -91,14 +96,16 @@ def asked_by(evil, run):
 
 @pytest.mark.parametrize("wrong", [{"srcstamp": 7}, {"src": 7}], ids=["stamp", "nid"])
 def test_reconnect_backoff_after_immediate_close(nodes, evil, wrong):
-    """It takes each connection, and says something on it at once that is of another life. Something waits all the time.
+    """Pauses between attempts grow if the peer accepts each connection and at once sends a message with a wrong stamp
+    or NID on it. A message waits all the time.
 
-    Pauses grow to 1.6 s, drawn: some 30 requests in 20 s, if nothing else took any time."""
+    The random pauses grow to 1.6 s: some 30 requests in 20 s if other steps took no time.
+    """
     a, b = nodes
     up(a, b)
     run, name, asked, ack = asked_by(evil, lambda: a.start(EVIL, op="put", size=200, count=500, conc=4, ask=0, timeout=100))
     noop = wire.message(wire.NOOP, **{"src": evil.nid, "dst": asked["src"], "srcstamp": STAMP, "dststamp": asked["srcstamp"], **wrong})
-    # The first one is asked for again.
+    # The node repeats the first request.
     evil.do("reject", name, wire.reject(wire.EARLY).hex())
     times = int(evil.do("spoil", "l", ack.hex(), noop.hex(), 20, 20000)["asked"])
     print(f"asked {times} times in 20 s")
@@ -110,7 +117,8 @@ def test_reconnect_backoff_after_immediate_close(nodes, evil, wrong):
 
 
 def test_a_connection_that_is_refused_is_over(nodes, evil):
-    """Who was asked gives up before it has heard that its answer came: its CM refuses what is a connection here."""
+    """A connection that the peer rejects is closed. The peer gives up before it has the RTU: its CM rejects a
+    connection that is established here."""
     a, b = nodes
     up(a, b)
     ping, name, _, ack = asked_by(evil, lambda: a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60")))
@@ -136,7 +144,7 @@ WRONG_ACKS = {
 
 @pytest.mark.parametrize("ack", WRONG_ACKS)
 def test_what_comes_with_a_bad_answer_goes_to_nobody(nodes, evil, ack):
-    """H28: the message is there with the answer, or before it. Who sent it says the answer alone."""
+    """A message that arrives with a bad answer, or before it, is dropped. Only the answer identifies its sender."""
     a, b = nodes
     up(a, b)
     run, name, asked, good = asked_by(evil, lambda: a.start(EVIL, op="put", size=200, count=500, conc=4, ask=0, timeout=100))
@@ -151,5 +159,5 @@ def test_what_comes_with_a_bad_answer_goes_to_nobody(nodes, evil, ack):
     times = int(evil.do("spoil", "l", answer.hex(), message.hex(), 20, 10000)["asked"])
     evil.do("close", "l")
     run.result()
-    # The right one is told from the wrong ones by it.
+    # LNet gets the message only with the right answer.
     assert times and (a.stats()["recv_get"] > 0) == (ack == "good"), (times, a.stats())

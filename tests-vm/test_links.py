@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Links that go and come back under load: an interface that is set down, a cable that is pulled, an address or a
-route that is taken away. Traffic must be there again when they are, every time, and nothing may be left behind.
+"""Links that go down and come back under load: an interface is set down, a cable pulled, an address or a route removed.
+Traffic must be back each time when the link is, and nothing may be left behind.
 
-What kills is a message of the connection manager for which there is no route: rxe's queue pair for such messages goes
-into the error state by it and stays there, until the device is made anew."""
+A message of the connection manager without a route does the harm: it puts rxe's queue pair for such messages into the
+error state, which lasts until the device is created again.
+"""
 
 import contextlib
 import re
@@ -20,7 +21,8 @@ from test_times import Notices
 
 
 def flap(nodes, cell, rails, kind, seconds, count):
-    """Rail 0 comes and goes. If there is another, it has traffic of its own, of which nothing may fail."""
+    """Takes rail 0 down and brings it back. Rail 1, if there is one, has traffic of its own, of which nothing may
+    fail."""
     a, b = nodes
     up(a, b)
     for node in nodes if rails == 2 else ():
@@ -28,7 +30,7 @@ def flap(nodes, cell, rails, kind, seconds, count):
     ledger = Ledger(a, b)
     a.ping(b)
     with contextlib.ExitStack() as stack:
-        # Either side has requests of its own: whoever sees the link come back first connects.
+        # Both nodes have requests of their own: the node that first sees the link come back connects.
         hit = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
         spared = [stack.enter_context(Load(a, "10.0.1.2@o2ib1", conc=1))] if rails == 2 else []
         for i in range(count):
@@ -51,14 +53,15 @@ def flap(nodes, cell, rails, kind, seconds, count):
 
 
 def is_down(node):
-    """Whether LNet takes the NI for one over which nothing goes."""
+    """Returns whether LNet takes the NI for unusable."""
     told = node.guest.run(node.ctl_script("ni list"))[1]
     return re.search(rf"{re.escape(node.nid)} .*\bfatal=(\d)", told)[1] == "1"
 
 
 @pytest.mark.parametrize("kind", (Interface, Carrier, Address))
 def test_the_ni_in_lnet_follows_its_link(nodes, kind, record_property):
-    """Within a second, both ways, without a message that would find it out."""
+    """LNet learns within a second that the link of an NI goes down or comes up, without a message that would find it
+    out."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -76,7 +79,7 @@ def test_the_ni_in_lnet_follows_its_link(nodes, kind, record_property):
     b.ping(a)
 
 
-# Without --long those that are most apart.
+# Without --long only the pairs that differ most.
 FEW = [(1, Interface, LONG), (1, Carrier, LONG), (1, Address, SHORT), (1, Route, SHORT)]
 
 
@@ -98,8 +101,8 @@ def test_flap(request, rails, kind, seconds, pytestconfig, record_property):
 
 @pytest.mark.parametrize("net", ["o2ib", "o2ib1"])
 def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
-    """A cable is away for a second, and nothing is sent. An NI of the same net is another way for LNet, so what is on this one
-    ends at once. One of another net may lead to other nodes: what there is lives on."""
+    """A cable is out for a second, and no message is sent. If another NI is on the same net, LNet has another path, and
+    the connections of this NI end at once. An NI of another net may lead to other nodes: the connections stay."""
     a, b = (Node(guest) for guest in boot_pair(rails=2))
     up(a, b)
     for node in (a, b):
@@ -116,7 +119,7 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
         away = time.monotonic() - begun
         ping_until(a, b, 20 * slow())
         after = {c["number"] for c in conns(a, a.nid)}
-        # After three seconds they end in any case: on a busy machine it may take that long.
+        # After three seconds the connections end in any case: on a busy machine the round may take that long.
         if (before == after) == (net == "o2ib1") or away < 2.5:
             break
     assert (before == after) == (net == "o2ib1"), (before, after, away)
@@ -126,12 +129,12 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
 
 @pytest.mark.parametrize("op", ["get", "put-ack"])
 def test_an_answer_is_not_lost_with_its_connection(nodes, op):
-    """The peer has our message, and its answer is under way when the connection ends. We cannot know that, and LNet of
-    either side sends nothing again: it goes over the next connection."""
+    """An answer that is on its way when its connection ends goes over the next connection. The peer has the request,
+    which the requester cannot know, and LNet resends on neither side."""
     a, b = nodes
     up(a, b)
     a.ping(b)
-    # What came was acknowledged before LNet of the other side answers it.
+    # The message was acknowledged before the peer's LNet answers it.
     if op == "get":
         b.ctl("set slow_ms=3000")
     else:
@@ -155,13 +158,13 @@ def test_an_answer_is_not_lost_with_its_connection(nodes, op):
 
 @pytest.mark.parametrize("op", ["get", "put-ack"])
 def test_what_is_under_way_ends_first(nodes, op):
-    """An interface is set down under a load of its own node: what was asked for is answered before, the rest waits until it
-    is up again. Nothing fails, on either side."""
+    """A node whose interface is set down under its own load first gets the answers to its requests. Other messages wait
+    until it is up. No message fails, on either side."""
     a, b = nodes
     up(a, b)
     a.ping(b)
-    # What takes longer than a quarter of a second is cut off, and on a busy machine that is soon: little at a time, and of
-    # ten rounds three have to be right. Where nothing is waited for none is.
+    # An exchange that takes longer than a quarter of a second is aborted, and on a busy machine that is soon: the load
+    # is small, and three of ten rounds have to pass. Without the wait no round passes.
     right, totals = 0, []
     for i in range(10):
         with Load(a, b, op=op, size=4096, conc=2) as load:
@@ -181,7 +184,8 @@ def test_what_is_under_way_ends_first(nodes, op):
 
 
 def test_a_peer_is_not_blamed_for_our_link(nodes):
-    """A message that has waited for our own link for as long as it may: with more NIs LNet would doubt the peer's."""
+    """A message that expires while it waits for the local link does not lower the health of the peer's NI: with more
+    NIs LNet would avoid it."""
     a, b = nodes
     up(a, b, timeout=10)
     a.ping(b)
@@ -197,14 +201,14 @@ def test_a_peer_is_not_blamed_for_our_link(nodes):
 
 
 def test_the_address_is_elsewhere_too(nodes):
-    """As for a load balancer: lo has the NI's address as well, for a while. The NI is that of its own interface."""
+    """An NI stays on its own interface while lo has its address as well for a while, as load balancers do."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     a.mark_log()
     a.guest.check(f"ip addr add {a.address}/32 dev lo")
     a.ping(b)
-    # It is still eth0 whose cable counts.
+    # The carrier of eth0 still counts.
     a.guest.carrier(False)
     until(lambda: "link is down" in a.log(), "it is noticed")
     a.guest.carrier(True)
@@ -218,13 +222,13 @@ def test_the_address_is_elsewhere_too(nodes):
 
 
 def path_mtus(node):
-    """The path MTU of each of its connections."""
+    """Returns the path MTU of each of the node's connections."""
     return {c["mtu"] for c in conns(node, node.nid)}
 
 
 def test_a_smaller_mtu(nodes):
-    """The interface of a node gets a smaller MTU under load, both ways. Connections whose packets do not fit any more
-    end, the log of the node names the MTU, and new ones have the smaller path MTU, whichever node asks for them."""
+    """An interface gets a smaller MTU under load in both directions. Connections whose packets do not fit any more end,
+    the log of the node names the MTU, and new connections have the smaller path MTU, whichever node requests them."""
     a, b = nodes
     if a.device != "rxe0":
         pytest.skip("iWARP has no path MTU")
@@ -248,7 +252,8 @@ def test_a_smaller_mtu(nodes):
 
 
 def test_mtus_that_differ(nodes):
-    """One node has a smaller MTU from the beginning, and the other one asks: the node with the smaller MTU connects."""
+    """If one node has a smaller MTU from the beginning and the other requests a connection, the node with the smaller
+    MTU connects."""
     a, b = nodes
     if a.device != "rxe0":
         pytest.skip("iWARP has no path MTU")
@@ -261,18 +266,20 @@ def test_mtus_that_differ(nodes):
 
 
 def health(node):
-    """The device of its NI, and what is wrong with that."""
+    """Returns the device of the NI, and its health."""
     ni = lines(node)[0]
     return ni["device"], ni["health"]
 
 
 def other_prefix(node):
-    """As people change it: the address is there with the new length before that with the old one goes."""
+    """Changes the prefix length as administrators do: adds the address with the new length before that with the old one
+    is removed."""
     node.guest.check(f"ip addr add {node.address}/16 dev eth0 && ip addr del {node.address}/24 dev eth0")
 
 
 def test_another_prefix_length(boot_pair):
-    """The NI has its address all the time, so its connections stay."""
+    """An NI keeps its connections when only the prefix length of its address changes, because it has the address all
+    the time."""
     a, b = (Node(guest) for guest in boot_pair(**DEVICES["siw"]))
     up(a, b)
     a.ping(b)
@@ -285,7 +292,7 @@ def test_another_prefix_length(boot_pair):
     after = conns(a, a.nid)
     assert [c["number"] for c in before] == [c["qpn"] for c in after], (before, after)
     assert "link is" not in a.log() and "closed" not in a.log() + b.log(), a.log() + b.log()
-    # The last one.
+    # Removes the last address.
     a.guest.check(f"ip addr del {a.address}/16 dev eth0")
     until(lambda: "link is down" in a.log() and not a.conns(), "it is noticed")
     Address.back(a)
@@ -295,8 +302,8 @@ def test_another_prefix_length(boot_pair):
 
 
 def test_another_prefix_length_over_roce(nodes):
-    """The RDMA core takes the GID of the address, which stays: no connection lives on without it, and the peer is told. There
-    is a new one at once, without anybody's doing."""
+    """The RDMA core removes the GID of the address, although the address stays: all connections end, and the peer is
+    informed. A new GID and connection follow at once without an administrator."""
     a, b = nodes
     if a.device != "rxe0":
         pytest.skip("it has no GID for an address")
@@ -309,7 +316,7 @@ def test_another_prefix_length_over_roce(nodes):
     ping_until(a, b, 20 * slow())
     a.traffic(b, op="mix", size=65536, count=20)
     assert f"{a.nid}: rxe0 has no GID for the interface address; asking the RDMA core to rescan" in a.log(), a.log()
-    # The last one. Nobody asks the core for an address that nobody has.
+    # Removes the last address. The driver does not ask the core for an address that no interface has.
     a.mark_log()
     a.guest.check(f"ip addr del {a.address}/16 dev eth0")
     until(lambda: "link is down" in a.log() and not a.conns(), "it is noticed")
@@ -320,8 +327,8 @@ def test_another_prefix_length_over_roce(nodes):
 
 
 def test_the_device_is_mute(nodes):
-    """What the driver cannot prevent on rxe: another user of the CM has a request on its way when the link goes. Then it says
-    what is wrong, and what helps, and LNet avoids the NI."""
+    """The driver cannot prevent a fault on rxe: another user of the CM has a request on its way when the link goes. The
+    driver then logs what is wrong and what helps, and LNet avoids the NI."""
     a, b = nodes
     if a.device != "rxe0":
         pytest.skip("it has no such queue pair")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an administrator does at a running node, under lnet_lite. The same under real LNet:
-test_lustre_operator.py."""
+"""Work of an administrator on a running node, under lnet_lite. test_lustre_operator.py has the tests under real
+LNet."""
 
 import re
 
@@ -12,7 +12,7 @@ DEBUGFS = "/sys/kernel/debug/ro2iblnd"
 
 
 def write(node, parameter, text, ok=True):
-    """Set a parameter at run time; with ok=False it must be refused."""
+    """Sets a parameter at run time. With ok=False the write must fail."""
     status, out = node.guest.run(f"echo '{text}' >{PARAMS}/{parameter}")
     assert (status == 0) == ok, f"{parameter}={text}: {out}"
 
@@ -22,12 +22,13 @@ def debugfs(node):
 
 
 def refused(node, cause):
-    """How many requests an NI has refused for a cause."""
+    """Returns how many requests an NI has rejected for a cause."""
     return int(re.search(rf"of=refused .*\b{cause}=(\d+)", debugfs(node))[1])
 
 
 def test_closing_missing_connection_fails(nodes):
-    """As ko2iblnd: one peer without a connection is an error, nobody having any is none."""
+    """Closing the connection of a peer without one is an error, closing those of all peers is none, as with
+    ko2iblnd."""
     a, b = nodes
     up(a, b)
     enoent = -2
@@ -54,7 +55,7 @@ def test_peers_are_counted_with_the_table(nodes):
 
 
 def test_debug_peer(nodes):
-    """Every list of ko2iblnd's dump, with what waits in it."""
+    """The dump of a peer has every list of ko2iblnd's dump, with the messages that wait in it."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -70,12 +71,13 @@ def test_debug_peer(nodes):
         r"   rxs: posted \d+ with_lnet 0 early 0",
     ):
         assert re.search(line, text, re.MULTILINE), f"{line}\n{text}"
-    # One that nobody knows.
+    # A peer that the NI does not know.
     assert a.ctl("peer debug 10.0.0.77@o2ib", ok=False)["rc"] == -2
 
 
 def test_debug_peer_shows_waiting_messages(nodes):
-    """The peer's LNet takes nothing: eight PUTs have used all credits, the others wait for one."""
+    """The dump shows waiting messages: the peer's LNet takes none, eight PUTs have used all credits, and the others
+    wait for one."""
     a, b = nodes
     up(a, b, peer_credits=8)
     a.ping(b)
@@ -95,34 +97,34 @@ def test_debug_peer_shows_waiting_messages(nodes):
 
 
 def test_booting_node_says_early(nodes):
-    """A node that listens, and whose NI LNet does not have in service yet, is asked again; it is not
-    taken for one without that NI."""
+    """A node that boots rejects requests for an NI that LNet does not have in service yet with "early", not with "no
+    such NI". The requester retries."""
     a, b = nodes
     up(a)
     b.load()
     b.set(start_delay_ms=12000)
     job = b.guest.spawn(b.ctl_script("ni add o2ib eth0"))
     until(lambda: b.guest.run("ls /sys/kernel/debug/ro2iblnd/*@o2ib")[0] == 0, "started")
-    # Asked while it boots, answered when it is up.
+    # The ping starts while the node boots, and is answered when the node is up.
     a.ping(b)
     assert job.wait(60)[0] == 0
     unknown_ni = b.guest.check("cat /sys/kernel/debug/ro2iblnd/unknown_ni")
     assert re.search(r"of=refused .*NotReady=[1-9]", unknown_ni), unknown_ni
     assert re.search(r"of=refused .*NoSuchNi=0", unknown_ni), unknown_ni
-    # One that is up has no other NIs to come.
+    # A node that is up expects no other NIs.
     assert a.ctl(f"ping {b.nid}7 timeout=5", ok=False)["rc"] != 0
 
 
 def test_denied_and_allowed_again(nodes):
-    """A peer that is denied loses its connection, is told no when it asks, and is counted; when it is
-    allowed again it is served."""
+    """A peer that is denied loses its connection, gets rejects, and is counted. When it is allowed again it is
+    served."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     write(b, "access", f"allow 10.0.0.[100-200]@o2ib; deny {a.address}/32@o2ib; allow *@o2ib")
     until(lambda: a.conns() == 0 and b.conns() == 0, "cut off")
     assert "deny" in b.guest.check(f"cat {PARAMS}/access")
-    # With its release, which is a little later.
+    # The close is logged at the release of the connection, which is a little later.
     closed = re.compile("^event=closed .* by=operator cause=Denied", re.MULTILINE)
     until(lambda: closed.search(b.guest.check(f"cat {DEBUGFS}/{b.nid}.closes")), "it is told")
     until(lambda: f"{a.nid}: connection closed: denied by the parameter access" in b.log(), "it is said")
@@ -131,7 +133,7 @@ def test_denied_and_allowed_again(nodes):
     assert f"{a.nid}: rejected its connection request: denied by the parameter access" in b.log()
     assert "rejected our connection request: the request is invalid or not permitted; see the log of the peer" in a.log()
     assert re.search(rf"^event=refused .*peer={re.escape(a.nid)} .*cause=Denied", b.guest.check(f"cat {DEBUGFS}/{b.nid}.closes"), re.M)
-    # Nor do we connect to it.
+    # The node does not connect to the denied peer either.
     assert b.ctl(f"ping {a.nid} timeout=5", ok=False)["rc"] != 0
     assert f"{a.nid}: connection not attempted: denied by the parameter access" in b.log()
     assert a.conns() == 0 and b.conns() == 0
@@ -141,8 +143,8 @@ def test_denied_and_allowed_again(nodes):
 
 
 def test_many_denied_while_the_network_changes(nodes):
-    """Messages wait for many peers that are denied at once, and LNet is slow with each that goes back: a change of the
-    network, which holds rtnl, does not wait for that."""
+    """A change of the network, which holds rtnl, does not wait until LNet has all messages to many peers that are
+    denied at once. LNet is slow with each message."""
     a, _b = nodes
     up(a)
     peers, delay_ms = 60, 400
@@ -153,7 +155,7 @@ def test_many_denied_while_the_network_changes(nodes):
     a.guest.check(f"echo 'deny *@o2ib' >{PARAMS}/access & sleep 0.3")
     uptime = "cut -d' ' -f1 /proc/uptime"
     began, ended = a.guest.check(f"{uptime}; ip addr add 10.7.7.7/32 dev lo; {uptime}").split()
-    # All of them together take 24 s.
+    # All messages together take 24 s.
     assert float(ended) - float(began) < peers * delay_ms / 1000 / 4, (began, ended)
     a.set(finalize_delay_ms=0)
     until(lambda: " waiting=0 " in debugfs(a), "they have gone back")
@@ -161,7 +163,7 @@ def test_many_denied_while_the_network_changes(nodes):
 
 
 def test_denied_on_one_ni(nodes):
-    """The same peer on another network of ours is served."""
+    """A peer that is denied on one NI is served on another network."""
     a, b = nodes
     for node in nodes:
         node.load()
@@ -173,7 +175,8 @@ def test_denied_on_one_ni(nodes):
 
 
 def test_denied_under_traffic(nodes):
-    """Denied and allowed, again and again, while messages flow: nothing is lost but what is told."""
+    """A peer is denied and allowed repeatedly under traffic: no message is lost, except those that fail with an
+    error."""
     a, b = nodes
     up(a, b)
     load = a.start(b, op="mix", size=20000, count=1000000, conc=16, seconds=8, timeout=12)
@@ -190,7 +193,7 @@ def test_denied_under_traffic(nodes):
 
 @pytest.mark.parametrize("text", ["deny", "refuse *@o2ib", "deny *@tcp", "deny 10.0.0.[9-1]@o2ib", "on *@o2ib"])
 def test_access_that_is_none(nodes, text):
-    """It is refused in one line, and what was in force stays."""
+    """A wrong rule is refused with one line in the log, and the rules in force stay."""
     a, _b = nodes
     a.load()
     write(a, "access", "allow *@o2ib")
@@ -202,7 +205,7 @@ def test_access_that_is_none(nodes, text):
 
 
 def test_access_at_load_time(nodes):
-    """As an options line of modprobe has it."""
+    """The rules of `access` work in an options line of modprobe."""
     a, b = nodes
     a.load()
     b.load(lnd="'access=\"deny 10.0.0.[0-9]@o2ib\"' 'ni_tune=\"*@o2ib timeout=21\"'")
@@ -211,7 +214,7 @@ def test_access_at_load_time(nodes):
     assert a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] != 0
     assert b.ctl(f"ni show {b.nid}")["timeout"] == 21
     assert refused(b, "Denied") >= 1
-    # A text with a fault in it: the module does not load.
+    # The module does not load with a faulty text.
     b.unload()
     b.guest.check("insmod /files/lnet_lite.ko")
     assert b.guest.run("insmod /files/ro2iblnd.ko access=deny")[0] != 0
@@ -226,7 +229,7 @@ def reconnect(a, b):
 
 
 def older(node):
-    """Connections that still run with what was in force before."""
+    """Returns the number of connections with values that were in force before."""
     return node.ctl(f"ni show {node.nid}")["older_connections"]
 
 
@@ -235,7 +238,8 @@ def older(node):
     ("timeout", 9, 50), ("keepalive", 9, 100),
 ])  # fmt: skip
 def test_settings_for_new_connections_are_logged(nodes, key, value, was):
-    """How many connections have older values; none if the values are as they were, or count at once."""
+    """The log has the number of connections with older values, and none if the values are unchanged or apply at
+    once."""
     a, b = nodes
     up(a, lnd="conns_per_peer=3")
     up(b, peer_credits=32)
@@ -255,7 +259,7 @@ def test_settings_for_new_connections_are_logged(nodes, key, value, was):
 
 
 def test_tuned_from_the_start(nodes):
-    """What `ni_tune` says of an NI that starts later counts, and 0 is not nothing."""
+    """`ni_tune` applies to an NI that starts later, and 0 is a value, not "unset"."""
     a, _b = nodes
     a.load("tos=96 retry_count=3")
     write(a, "ni_tune", "*@o2ib tos=0 retry_count=0")
@@ -265,8 +269,8 @@ def test_tuned_from_the_start(nodes):
 
 
 def test_tuned_while_it_runs(nodes):
-    """Each tunable, by `ni_tune` and as `lnetctl net set` does it: shown at once, said in one line,
-    and seen to act on the next connection, while traffic goes on over the old one."""
+    """Each tunable can be changed by `ni_tune` and as `lnetctl net set` does it. The new value is shown at once, logged
+    in one line, and in force on the next connection. Traffic continues over the old one."""
     a, b = nodes
     up(a, peer_credits=16)
     up(b, peer_credits=64)
@@ -280,7 +284,7 @@ def test_tuned_while_it_runs(nodes):
     shown = a.ctl(f"ni show {a.nid}")
     now = dict(conns_per_peer=3, tos=96, queue_depth=32, retry_count=2, rnr_retry_count=7, timeout=20, keepalive=33, probe=700)
     assert {key: shown[key] for key in now} == now
-    # The connection that is there was made with what was in force before.
+    # The existing connection has the values that were in force before.
     assert older(a) == 1 and older(b) == 0
     log = a.log()
     before = dict(conns_per_peer=1, tos=-1, peer_credits=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100, probe=1000)
@@ -290,13 +294,13 @@ def test_tuned_while_it_runs(nodes):
         assert f"{a.nid}: {key} is {value} now, was {was}{later}\n" in log + "\n", f"{key}\n{log}"
     r = load.result()
     assert r["errors"] == 0 and r["verify_errors"] == 0, r
-    # Not over: the connection that was there is as it was.
+    # The existing connection was not closed, and has its old depth.
     assert a.conns() == 1 and "depth=16 " in debugfs(a)
     reconnect(a, b)
     until(lambda: a.conns() == 3, "three connections")
     assert "depth=32 " in debugfs(a) and older(a) == 0
     a.traffic(b, op="mix", size=20000, count=200, conc=32)
-    # As lnetctl: the last one that sets it wins.
+    # As with lnetctl, the last setting wins.
     a.ctl(f"ni set {a.nid} conns_per_peer=2")
     assert a.ctl(f"ni show {a.nid}")["conns_per_peer"] == 2
     assert f"{a.nid}: conns_per_peer is 2 now, was 3; for new connections" in a.log()
@@ -305,7 +309,7 @@ def test_tuned_while_it_runs(nodes):
     reconnect(a, b)
     until(lambda: a.conns() == 2, "two connections")
     assert older(a) == 0
-    # Without a text: the parameters again; what LNet keeps stays.
+    # With an empty text the parameters are in force again. Values that LNet keeps stay.
     write(a, "ni_tune", "")
     shown = a.ctl(f"ni show {a.nid}")
     then = dict(now, conns_per_peer=2, queue_depth=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100, probe=1000)
@@ -316,7 +320,8 @@ def test_tuned_while_it_runs(nodes):
 
 
 def test_parameter_changes_are_logged(nodes):
-    """Each in one line; nothing is said of what was given when the module was loaded, stays as it was, or is refused."""
+    """Each change of a parameter is logged in one line. Values at load time, unchanged values and refused values are
+    not logged."""
     a, _b = nodes
     a.mark_log()
     a.load("timeout=40 probe=500 'access=\"deny 10.0.0.77@o2ib\"'")
@@ -343,7 +348,7 @@ def test_parameter_changes_are_logged(nodes):
         for _ in range(2):
             write(a, key, text)
         assert told() == ([f"ro2iblnd: parameter {key} has {clauses} now"] if clauses else [])
-    # Several lines, in one write.
+    # Several lines in one write.
     a.guest.check(f"printf 'deny 10.0.0.77@o2ib\ndeny 10.0.0.78@o2ib\nallow *@o2ib\n' >/tmp/rules; cat /tmp/rules >{PARAMS}/access")
     assert told() == ["ro2iblnd: parameter access has 3 clauses now"]
     for key, text in (("timeout", "-1"), ("probe", "1"), ("access", "deny"), ("ni_tune", "*@o2ib nonsense=1")):
@@ -352,7 +357,7 @@ def test_parameter_changes_are_logged(nodes):
 
 
 def test_shorter_timeout_acts_on_waiting_messages(nodes):
-    """A PUT that the peer's LNet does not take: it ends after the timeout that was set meanwhile."""
+    """A PUT that the peer's LNet does not take ends after a shorter timeout that is set while it waits."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -364,13 +369,13 @@ def test_shorter_timeout_acts_on_waiting_messages(nodes):
         r = load.result()
     finally:
         b.set(lazy=0)
-    # 50 s by default.
+    # The default is 50 s.
     assert r["errors"] == 1 and r["usec"] < 30_000_000, r
     assert "the peer did not answer in time" in a.log()
 
 
 def test_keepalive_turned_on(nodes):
-    """An idle connection sends NOOPs when it is told to."""
+    """An idle connection sends NOOPs as soon as keepalive is on."""
     a, b = nodes
     up(a, lnd="keepalive=0")
     up(b, lnd="keepalive=0")
@@ -397,7 +402,8 @@ def test_tuning_that_is_none(nodes, text):
 
 @pytest.mark.splats("Call Trace")  # the kernel's, of a name that is taken
 def test_tools_find_the_parameters_of_ko2iblnd(boot, modules, tmp_path):
-    """lnetctl knows them by that name. A module that has the name is refused, and loads once the driver is unloaded."""
+    """lnetctl finds the driver's parameters under the name of ko2iblnd. A module of that name does not load until the
+    driver is unloaded."""
     other = tmp_path / "ko2iblnd.ko"
     with open(modules[1], "rb") as f:
         other.write_bytes(f.read().replace(b"ro2iblnd\0", b"ko2iblnd\0"))
@@ -412,7 +418,7 @@ def test_tools_find_the_parameters_of_ko2iblnd(boot, modules, tmp_path):
     assert guest.check(f"cat {link}/parameters/timeout").strip() == "20"
     guest.check("rmmod ro2iblnd")
     assert guest.run(f"ls {link}")[0] != 0
-    # Built under that name it has no need of a link.
+    # A module that is built under that name needs no link.
     guest.check("insmod /files/ko2iblnd.ko")
     assert guest.run(f"readlink {link}")[0] != 0
     assert guest.check(f"cat {link}/parameters/timeout").strip() == "50"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""ro2ibtop in a guest with the driver under load: what is on its screen is what debugfs of that node says, and it says what
-is wrong while it is. On Debian's 6.12, because the test kernel has no pseudo terminals."""
+"""ro2ibtop in a guest with the driver under load: its screen shows what debugfs of that node has, and names a trouble
+as long as it lasts. It runs on Debian's 6.12, because the test kernel has no pseudo terminals."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def pair(top):
 
 @pytest.fixture
 def nodes(pair):
-    """Two nodes that know each other; afterwards all is unloaded, and nothing is left or was said."""
+    """Provides two connected nodes. Unloads everything afterwards: nothing may be left, and no splat may be logged."""
     begin = [len(n.guest.console()) for n in pair]
     up(*pair)
     pair[0].ping(pair[1])
@@ -42,17 +42,17 @@ def nodes(pair):
 
 
 def small(a, b, **what):
-    """PUTs that nobody acknowledges: one message each, of which a NOOP returns the credits now and then."""
+    """Starts PUTs without ACKs: one message each. A NOOP returns their credits now and then."""
     return Load(a, b, op="put", size=200, verify="off", ask=0, **what)
 
 
 def clocks(frames):
-    """The last frame of each time at which it looked."""
+    """Returns the last frame of each time at which ro2ibtop took a sample."""
     return list({frame.clock: frame for frame in frames}.values())
 
 
 def says(screen, words, what):
-    """Waits for a row with that verdict, which the documentation has: the frame."""
+    """Waits for a row with a verdict that the documentation has. Returns the frame."""
     remedy(words)
 
     def look():
@@ -70,14 +70,14 @@ def well(screen):
 
 
 def test_what_it_shows_is_so(nodes, top):
-    """Frames under load: every column that debugfs has, too, and rates that are those of the counters."""
+    """Frames under load have every column of debugfs, and rates that match the counters."""
     a, b = nodes
     with small(a, b, conc=4), Screen(top, a, "--interval 1") as screen:
         until(lambda: len(clocks(screen.frames())) > 2, "frames")
         before, began, first = conn(a), time.monotonic(), len(clocks(screen.frames()))
         until(lambda: len(clocks(screen.frames())) > first + 7, "more frames")
         after, spent = conn(a), time.monotonic() - began
-        # The frame of either end looks at more than that.
+        # The first and last frame cover more than the measured time.
         frames = clocks(screen.frames())[first + 1 : first + 7]
         for frame in frames:
             (ni,) = frame.nis()
@@ -99,18 +99,18 @@ def test_what_it_shows_is_so(nodes, top):
             shown = statistics.mean(int(frame.peers()[0][key]) for frame in frames)
             counted = (after[counter] - before[counter]) / spent
             assert counted > 10 and 0.6 < shown / counted < 1.6, (key, shown, counted)
-        # Much more goes than comes.
+        # Node `a` sends much more than it receives.
         assert all(int(f.peers()[0]["tx/s"]) > 2 * int(f.peers()[0]["rx/s"]) > 0 for f in frames), frames[-1].text
         screen.press("q")
         left = screen.end()
-    # The terminal is as it was before.
+    # The terminal is in its old state.
     assert left.split("\n")[0] == "status 0", left
     assert "alternate screen false, cursor hidden false" in left, left
 
 
 @pytest.mark.long
 def test_keys(nodes, top):
-    """To sort, to see what ended, to stand still, to go away."""
+    """Keys sort the rows, list the ends of connections, freeze the screen, and quit."""
     a, b = nodes
     a.ctl(f"conn close {b.nid}")
     until(lambda: not a.conns(), "closed")
@@ -140,7 +140,8 @@ def test_keys(nodes, top):
 
 @pytest.mark.long
 def test_troubles_come_and_go(nodes, top):
-    """The peer's LNet takes nothing; the peer's cable is pulled; the driver goes. Each is said while it is so."""
+    """The screen names each trouble as long as it lasts: the peer's LNet takes nothing, the peer's cable is pulled, the
+    driver is unloaded."""
     a, b = nodes
     with Screen(top, a, "--interval 1") as screen:
         with small(a, b, conc=20, timeout=60):
@@ -148,7 +149,7 @@ def test_troubles_come_and_go(nodes, top):
             b.set(lazy=1)
             frame = says(screen, STARVED, "a slow LNet")
             assert re.search(r"wrong: 1 bad|wrong: 0 bad, 1 slow", frame.lines[0]), frame.text
-            # Programs are told the same.
+            # Programs get the same verdict.
             until(lambda: a.guest.run("ro2ibtop --once --check")[0] == 2, "a status", timeout=limit())
             told = json.loads(a.guest.check("ro2ibtop --json"))
             (verdict,) = (c["verdict"] for c in told["nis"][0]["conns"])
@@ -178,14 +179,15 @@ def between(least, value, most, what):
 
 
 def test_what_programs_get(nodes):
-    """`--once`, JSON and Prometheus's text while messages go: each counter is between what debugfs says before and after."""
+    """`--once`, JSON and Prometheus's text under traffic: each counter is between the values of debugfs before and
+    after."""
     a, b = nodes
     schema = json.loads(a.guest.check("ro2ibtop --schema"))
     keys = ("tx_msgs", "rx_msgs", "wrs")
-    # One at a time, and acknowledged: credits that have run out for a moment are worth a note.
+    # One acknowledged message at a time: a moment without credits would cause a note.
     with Load(a, b, op="put", size=200, verify="off", conc=1):
         until(lambda: conn(a)["tx_msgs"] > 100, "messages")
-        # A machine that stands still for half a second is said, and rightly.
+        # If the machine stalls for half a second, ro2ibtop rightly reports that.
         for _ in range(3):
             before, gone = conn(a), past(a)
             once = a.guest.check(f"ro2ibtop --once --width {180}")

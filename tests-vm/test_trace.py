@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Trace points on kernels as Debian ships them: what they say is what happened, and every tool finds them. 6.12 in
-every run, the others with --long. The test kernel has no trace events."""
+"""Trace points on kernels as Debian ships them: each event matches what happened, and every tool finds the events. 6.12
+runs every time, the others with --long. The test kernel has no trace events."""
 
 import collections
 import contextlib
@@ -22,14 +22,15 @@ DOCUMENT = os.path.join(ROOT, "Documentation", "tracing.md")
 
 @pytest.fixture(scope="module", params=[k for k in KERNELS if "arm64" not in str(k)])
 def pair(request):
-    """Two nodes on a stock kernel."""
+    """Provides two nodes on a stock kernel."""
     with boot_stock(request.param, f"trace-{request.param}", accel=vm.patching_accel()) as nodes:
         yield nodes
 
 
 @pytest.fixture
 def nodes(pair):
-    """Nothing is loaded; afterwards all is unloaded, and nothing is left or was said."""
+    """Provides nodes without modules. Unloads everything afterwards: nothing may be left, and no splat may be
+    logged."""
     begin = [len(n.guest.console()) for n in pair]
     yield pair
     for node in pair:
@@ -38,7 +39,7 @@ def nodes(pair):
     if bad:
         pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
 
-# The only ways through the life of a connection.
+# Sequences of states in the life of a connection.
 LIFE = {
     "active": ["Init", "Resolving", "Connecting", "Established", "Closing", "Draining", "Dead"],
     "passive": ["Init", "Accepting", "Established", "Closing", "Draining", "Dead"],
@@ -46,7 +47,8 @@ LIFE = {
 
 
 def life(trace, number):
-    """States of a connection in their order; each event begins where the one before it ended."""
+    """Returns the states of a connection in their order. Each event starts from the state in which the event before
+    ended."""
     steps = trace.of("ro2ib_conn_state", conn=number)
     for before, after in zip(steps, steps[1:], strict=False):
         assert before["to"] == after["from"], steps
@@ -54,7 +56,7 @@ def life(trace, number):
 
 
 def test_events_are_there(nodes):
-    """perf, trace-cmd and bpftrace find them by these files; no field is an address."""
+    """The files by which perf, trace-cmd and bpftrace find the events exist, and no field is an address."""
     a, _b = nodes
     a.load()
     mount(a)
@@ -69,7 +71,8 @@ def test_events_are_there(nodes):
 
 
 def test_a_connection_from_its_beginning_to_its_end(nodes):
-    """States, messages and completions: as many as the counters say, of the connection that debugfs names so."""
+    """States, messages and completions in the trace match the counters of the connection that debugfs shows under that
+    number."""
     a, b = nodes
     up(a, b)
     with Tracing(a) as at_a, Tracing(b) as at_b:
@@ -93,7 +96,7 @@ def test_a_connection_from_its_beginning_to_its_end(nodes):
         assert len(done) == conn["wrs"] and {e["result"] for e in done} == {"ok"}, (len(done), conn)
         (close,) = trace.of("ro2ib_close", conn=number)
         assert close["up"] == 1 and close["active"] == int(conn["role"] == "active"), close
-    # Each message arrives as long as it was posted, in that order, and so do the credits.
+    # Each message arrives with the posted length and credits, in the posted order.
     for one, other, x, y in ((at_a, at_b, here, there), (at_b, at_a, there, here)):
         posted = [e for e in one.of("ro2ib_post", conn=x["number"]) if e["op"] != "LOCAL_INV"]
         received = other.of("ro2ib_receive", conn=y["number"])
@@ -108,7 +111,7 @@ def test_a_connection_from_its_beginning_to_its_end(nodes):
 
 @contextlib.contextmanager
 def queueing(nodes, into):
-    """What the LNet halves of the nodes are queued into meanwhile: (queue, CPU of the caller, CPU it goes to), by node."""
+    """Records into `into`, per node, where the LNet halves are queued: (queue, CPU of the caller, target CPU)."""
     event = f"{TRACEFS}/events/workqueue/workqueue_queue_work"
     for node in nodes:
         mount(node)
@@ -120,7 +123,7 @@ def queueing(nodes, into):
 
 
 def test_lnet_is_called_where_the_completion_was_handled(nodes):
-    """Over software, whose completions are handled on any CPU: another CPU is not woken for the LNet half."""
+    """A completion of a software device, which may be handled on any CPU, queues the LNet half on the same CPU."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -129,13 +132,13 @@ def test_lnet_is_called_where_the_completion_was_handled(nodes):
         a.traffic(b, op="put", size=64, count=300, conc=1)
     for node, calls in queued.items():
         elsewhere = sum(int(here) != int(there) for here, _queue, there in calls)
-        # One that is not quite through with the last is not moved.
+        # Work that is still running stays on its CPU.
         assert len(calls) >= 100 and elsewhere <= len(calls) // 10, (node.guest.name, len(calls), elsewhere)
 
 
 def test_who_floods_goes_on_among_ordinary_tasks(nodes):
-    """What a peer sends does not take the CPU from all else: LNet is called with priority for some of it only. A message
-    now and then has it always."""
+    """A peer's flood does not take the CPU from all other tasks: LNet gets priority for a part of the messages only. A
+    rare message always has priority."""
     a, b = nodes
     up(a, b, peer_credits=64)
     a.ping(b)
@@ -147,17 +150,17 @@ def test_who_floods_goes_on_among_ordinary_tasks(nodes):
         r = a.start(b, op="put", size=64, count=20000, conc=64, timeout=120).result(900)
         assert r["count"] == 20000 and not r["errors"], r
     for node in nodes:
-        # In emulation a message may take as long as may be had with priority; but the first one after a pause has it.
+        # In emulation a message may use up the time with priority. The first message after a pause has it.
         first = [queue for _here, queue, _there in seldom[node]].count("upper")
         assert first >= 10, (node.guest.name, seldom[node])
-    # Each of its messages is a job here.
+    # Each message of the flood is a job here.
     began = [queue for _here, queue, _there in often[b]]
     assert began.count("busy") >= 20, (len(began), began.count("busy"))
     b.ping(a)
 
 
 def test_off_says_nothing(nodes):
-    """Events that nobody looks at any more are not made."""
+    """A trace point that is off records no events."""
     a, b = nodes
     up(a, b)
     with Tracing(a, "ro2ib_post") as trace:
@@ -168,7 +171,7 @@ def test_off_says_nothing(nodes):
 
 
 def test_starving_for_credits(nodes):
-    """A peer whose LNet is slow: who waits for it, for what, and how long."""
+    """With a peer whose LNet is slow, the trace shows the messages that wait, their reason, and for how long."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -192,14 +195,14 @@ def test_starving_for_credits(nodes):
     row = now["credit", "IMMEDIATE"]
     assert row["n"] == len(waited) and row["sum_ns"] == sum(e["ns"] for e in waited), (row, waited)
     assert row["p99_ns"] > 1_500_000_000, row
-    # It was no other stage's: the transport was quick.
+    # No other stage was slow: the transport was quick.
     assert now["wire", "IMMEDIATE"]["p99_ns"] < 1_500_000_000, now
-    # And the other side knows who was slow.
+    # The peer shows that its own LNet was slow.
     assert times(b)["lnet", "IMMEDIATE"]["p99_ns"] > 1_500_000_000
 
 
 def test_refusals_and_attempts(nodes):
-    """A request that is refused, and an attempt that fails."""
+    """The trace has a request that is rejected, and an attempt that fails."""
     a, b = nodes
     up(a, peer_credits=32)
     up(b, peer_credits=8)
@@ -218,13 +221,13 @@ def test_refusals_and_attempts(nodes):
 
 
 def there(*tools):
-    """Skips a test for which this machine has not the programs."""
+    """Skips the test if this machine lacks one of the programs."""
     missing = [tool for tool in tools if not shutil.which(tool)]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: run scripts/prepare trace")
 
 
-# What records everything until there is a file: where it is kept, and how it is shown as text.
+# Commands that record all events until the file `enough` exists, and commands that print the recording as text.
 ENOUGH = "sh -c 'touch {name}.on; until [ -e enough ]; do sleep 0.2; done'"
 RECORDERS = {
     "perf": (f"perf record -o perf.data -a -e 'ro2iblnd:*' {ENOUGH}", "perf script -i perf.data"),
@@ -234,7 +237,7 @@ RECORDERS = {
 
 
 def recorded(text):
-    """The events of a recording as dicts, each with its `name`. `perf trace` has a form of its own."""
+    """Returns the events of a recording as dicts, each with its `name`. `perf trace` has its own format."""
     found = []
     for line in text.splitlines():
         if said := re.search(r" (?:ro2iblnd:)?(ro2ib_\w+): +(.*)$", line):
@@ -248,21 +251,21 @@ def recorded(text):
 
 
 def alike(some, others):
-    """Whether these are the same events, in any order."""
+    """Checks that two lists have the same events, in any order."""
     some, others = (collections.Counter(tuple(e.items()) for e in events) for events in (some, others))
     assert some and some == others, (some - others, others - some)
 
 
 @pytest.mark.long
 def test_recordings():
-    """What perf and trace-cmd record and show is each event that there was, with its fields as documented."""
+    """perf and trace-cmd record and print each event, with its fields as documented."""
     there("perf", "trace-cmd")
     with boot_stock("6.12", "trace-recordings", accel=vm.patching_accel(), memory=1024, tools=("perf", "trace-cmd")) as (a, b):
         up(a, b)
         mount(a)
         a.ping(b)
         until(lambda: conn(a)["wrs"] == conn(a)["retired"], "all completed")
-        # One buffer is for trace-cmd and no event is to be lost.
+        # trace-cmd needs one buffer that is large enough for all events.
         a.guest.check(f"echo 8192 >{TRACEFS}/buffer_size_kb")
         before = conn(a)
         jobs = {
@@ -295,7 +298,7 @@ def test_recordings():
             (close,) = (e for e in events if e["name"] == "ro2ib_close")
             assert (close["by"], close["cause"], close["detail"]) == ("operator", "AdminClose", "-"), (name, close)
             assert {"IMMEDIATE", "PUT_REQ", "GET_REQ"} <= {e["op"] for e in posted} and all(e["bytes"] > 0 for e in posted), name
-        # The same, each with all that it says. `perf trace` leaves out what is 0.
+        # Both have the same events with all fields. `perf trace` omits fields that are 0.
         alike(seen["perf"], seen["trace-cmd"])
         alike([{k: v for k, v in e.items() if v != 0} for e in seen["perf"]], seen["perf-trace"])
         for node in (a, b):
@@ -304,12 +307,12 @@ def test_recordings():
 
 @pytest.mark.long
 def test_tools_and_one_liners():
-    """perf, trace-cmd and bpftrace find the events; each one-liner of the documentation says something."""
+    """perf, trace-cmd and bpftrace find the events. Each one-liner of the documentation prints output."""
     there("bpftrace", "perf", "trace-cmd")
     with open(DOCUMENT, encoding="utf-8") as f:
         liners = re.findall(r"^bpftrace -e '(.*)'$", f.read(), re.MULTILINE)
     assert len(liners) == 5, liners
-    # bpftrace brings a compiler, which takes room, and half a minute to start here.
+    # bpftrace includes a compiler, which needs memory, and half a minute to start here.
     with boot_stock("6.12", "trace-tools", accel=vm.patching_accel(), memory=2048, tools=("bpftrace", "perf", "trace-cmd")) as (a, b):
         up(a, b)
         mount(a)
@@ -324,7 +327,7 @@ def test_tools_and_one_liners():
         started = [f"grep -q Attaching /tmp/{number}.out" for number in range(len(liners))]
         until(lambda: a.guest.run(" && ".join(started))[0] == 0, "all of them look", timeout=480)
         time.sleep(10)
-        # Messages, of which some starve; a connection that ends, and one that is refused.
+        # Messages, of which some starve, a connection that ends, and one that is rejected.
         a.ping(b)
         b.set(lazy=1)
         run = a.start(b, op="put-ack", size=20000, count=20, conc=20, ask=0)
