@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A foul peer: what one of the nodes sends is changed on its way, as a script of bytes says.
+//! Byzantine peer: a script of bytes changes the messages of one node on the wire.
 //!
-//! The node itself runs the driver and means well, so that connections come about. Its messages are cut,
-//! changed, swallowed, doubled and made up; its WRITEs go elsewhere; so does the private data of the CM
-//! change. What has to hold of the driver then holds all the same, on both sides, but that data is right
-//! and that a message finds a buffer. When the script is at its end all goes well again.
+//! The node itself runs the unchanged driver, so that connections come about. The script cuts,
+//! changes, drops, duplicates and makes up its messages; it redirects its WRITEs and changes its
+//! private data of the CM. The invariants of the driver must hold on both sides all the same,
+//! except that data is right and that a message finds a buffer. After the end of the script the
+//! world changes no message.
 
 use crate::world::{
     say,
@@ -13,7 +14,7 @@ use crate::world::{
     w, //
 };
 
-/// A script, and whose messages it is for.
+/// Script, and the node whose messages it changes.
 pub struct Foul {
     node: usize,
     script: Vec<u8>,
@@ -21,7 +22,7 @@ pub struct Foul {
     last: Vec<u8>,
 }
 
-/// Numbers that are at the edge of something.
+/// Numbers at the limits of fields.
 const EDGES: [u32; 16] = [
     0,
     1,
@@ -41,14 +42,14 @@ const EDGES: [u32; 16] = [
     u32::MAX,
 ];
 
-/// Where the body of a message begins.
+/// Offset of the body of a message.
 const HEAD: usize = 48;
 
-/// Bytes of a buffer.
+/// Size of a buffer in bytes.
 const BUF: usize = 4096;
 
 impl Foul {
-    /// A script for what `node` sends.
+    /// Creates a script for the messages that `node` sends.
     pub fn new(node: usize, script: Vec<u8>) -> Self {
         Self {
             node,
@@ -64,14 +65,14 @@ impl Foul {
         Some(byte)
     }
 
-    /// Two bytes, as a number below `n`.
+    /// Takes two bytes of the script, as a number below `n`.
     fn below(&mut self, n: usize) -> usize {
         let low = self.byte().unwrap_or(0);
         let high = self.byte().unwrap_or(0);
         usize::from(u16::from_le_bytes([low, high])) % n.max(1)
     }
 
-    /// Writes a few bytes of the script, from some place on.
+    /// Writes a few bytes of the script, at an offset that the script selects.
     fn overwrite(&mut self, data: &mut [u8], from: usize) {
         let at = from + self.below(data.len().saturating_sub(from));
         let n = self.byte().unwrap_or(0) % 32;
@@ -116,7 +117,7 @@ impl Foul {
             9 => data[7] = self.byte().unwrap_or(0),
             10 => self.overwrite(&mut data, HEAD),
             11 => {
-                // One that nobody sent, with the head of this one.
+                // A message that the node never sent, with the head of this message.
                 let mut made = original;
                 let n = HEAD + self.below(BUF - HEAD);
                 made.resize(n, 0);
@@ -139,7 +140,7 @@ impl Foul {
         }
         more.push(data);
         if what & 0x80 == 0 {
-            // No checksum: else hardly any would be read.
+            // No checksum: otherwise the receiver would drop nearly all of them.
             for data in &mut more {
                 if let Some(cksum) = data.get_mut(12..16) {
                     cksum.fill(0);
@@ -150,19 +151,19 @@ impl Foul {
     }
 }
 
-/// The script, if it is for that node, and not at its end.
+/// Returns the script, if it is for that node and not at its end.
 fn script(node: usize) -> Option<&'static mut Foul> {
     w().foul
         .as_mut()
         .filter(|f| f.node == node && f.at < f.script.len())
 }
 
-/// Whether there is a foul peer in the world.
+/// Returns whether the world has a byzantine peer.
 pub fn is_there() -> bool {
     w().foul.is_some()
 }
 
-/// What arrives when `node` sends a message.
+/// Returns the messages that arrive when `node` sends a message.
 pub fn message(node: usize, data: Vec<u8>) -> Vec<Vec<u8>> {
     let Some(foul) = script(node) else {
         return vec![data];
@@ -176,7 +177,7 @@ pub fn message(node: usize, data: Vec<u8>) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Where a WRITE of `node` goes, and with which key; nowhere, if that is not to be seen.
+/// Returns the address and key of a WRITE of `node`, or nothing if the script drops it.
 pub fn write(node: usize, addr: u64, rkey: u32, data: &mut Vec<u8>) -> Option<(u64, u32)> {
     let Some(foul) = script(node) else {
         return Some((addr, rkey));
@@ -209,8 +210,8 @@ pub fn write(node: usize, addr: u64, rkey: u32, data: &mut Vec<u8>) -> Option<(u
     Some((addr, rkey))
 }
 
-/// What becomes of private data that `node` sends with a message of the CM; its length does not change
-/// on InfiniBand.
+/// Changes private data that `node` sends with a CM message; its length does not change on
+/// InfiniBand.
 pub fn private(node: usize, data: &mut [u8]) {
     let Some(foul) = script(node) else {
         return;
@@ -246,7 +247,7 @@ pub fn private(node: usize, data: &mut [u8]) {
     }
 }
 
-/// All goes well from now on.
+/// Ends the script: the world changes no more messages.
 pub fn end() {
     if let Some(foul) = &mut w().foul {
         foul.at = foul.script.len();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connection manager, and its messages on the fabric.
+//! Connection manager, and its messages on the fabric.
 //!
-//! Follows `drivers/infiniband/core/cma.c` and `cm.c`: the events of an id come one after the other,
-//! under its mutex, and only those that fit its state; messages are sent again when nobody answers, and
-//! given up after a while. They can be lost, late and doubled.
+//! Follows `drivers/infiniband/core/cma.c` and `cm.c`: the events of an id come one after the
+//! other, under its mutex, and only those that fit its state. The CM resends a message that gets no
+//! answer, and gives up after a while. Messages can be lost, late and duplicated.
 
 use crate::{
     byzantine,
@@ -68,14 +68,14 @@ enum Cm {
     Timewait,
 }
 
-/// An address: host order.
+/// Address in host order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Addr {
     ip: u32,
     port: u16,
 }
 
-/// An id (`struct rdma_cm_id`); the memory stays until the world ends.
+/// Id (`struct rdma_cm_id`); the memory stays until the world ends.
 pub struct Id {
     node: usize,
     nr: u64,
@@ -84,37 +84,37 @@ pub struct Id {
     lock: spinlock_t,
     dev: *mut Dev,
     qp: *mut Qp,
-    /// The one that it had.
+    /// Queue pair that the id had before.
     old_qp: *mut Qp,
     state: State,
     cm: Cm,
     src: Addr,
     dst: Addr,
-    /// The number of the other side's id.
+    /// Number of the id of the other side.
     other: u64,
     active: bool,
     route: bool,
     mtu: u32,
-    /// Of the side that asked: nobody tells the other one.
+    /// ToS of the active side: the passive side does not learn it.
     tos: u8,
     tries: u32,
-    /// Times that an address was asked for.
+    /// Number of address resolutions.
     resolved: u32,
     epoch: u64,
     param: (u8, u8),
     remote_qpn: u32,
     gone: bool,
-    /// Nobody took it: the core destroys it.
+    /// The driver has not accepted the id: the core destroys it.
     core: bool,
-    /// A request that the driver has taken.
+    /// The driver has accepted this request.
     taken: bool,
-    /// The driver was told that it is established, and had its queue pair yet.
+    /// The driver got the event ESTABLISHED while the id still had its queue pair.
     told: bool,
-    /// When the driver disconnected it, and how often the link had come up by then.
+    /// Time when the driver disconnected the id, and how often the link had come up by then.
     said: (u64, usize),
 }
 
-/// An event (`struct rdma_cm_event`).
+/// Event (`struct rdma_cm_event`).
 struct Event {
     event: u32,
     status: i32,
@@ -147,7 +147,8 @@ enum Packet {
         reason: i32,
         private: Vec<u8>,
     },
-    /// A reject of who has asked, and waits no longer (`IB_CM_REJ_TIMEOUT`): he does not know who was asked.
+    /// Reject by an active side that waits no longer (`IB_CM_REJ_TIMEOUT`): it does not know the id
+    /// of the passive side.
     Over {
         from: u64,
     },
@@ -160,18 +161,18 @@ enum Packet {
     },
 }
 
-/// A consumer has refused (`IB_CM_REJ_CONSUMER_DEFINED`).
+/// Reject by a consumer (`IB_CM_REJ_CONSUMER_DEFINED`).
 const CONSUMER: i32 = 28;
-/// Who has asked waits no longer, or there is nobody (`IB_CM_REJ_TIMEOUT`).
+/// The active side waits no longer, or the id does not exist (`IB_CM_REJ_TIMEOUT`).
 const TIMEOUT: i32 = 4;
-/// The reason in a reject of the protocol: no resources.
+/// Reject reason of the LND protocol: no resources.
 const NO_RESOURCES: u8 = 2;
-/// Nobody listens (`IB_CM_REJ_INVALID_SERVICE_ID`).
+/// No listener (`IB_CM_REJ_INVALID_SERVICE_ID`).
 const NO_SERVICE: i32 = 8;
 
-/// The packet life time that the CM gives each path over RoCE (`CMA_IBOE_PACKET_LIFETIME`).
+/// Packet life time that the CM gives each path over RoCE (`CMA_IBOE_PACKET_LIFETIME`).
 const PACKET_LIFE_TIME: u8 = 16;
-/// Returns the nanoseconds until a message is sent again.
+/// Returns the nanoseconds until the CM resends a message.
 fn resend() -> u64 {
     if w().plan.ib {
         6400 * MS
@@ -179,10 +180,10 @@ fn resend() -> u64 {
         4300 * MS
     }
 }
-/// How often a message is sent again.
+/// Number of resends of a message.
 const TRIES: u32 = 15;
 
-/// Returns whether an id of the driver's listens at that address.
+/// Returns whether an id of the driver listens at that address.
 pub fn listens(ip: u32) -> bool {
     // SAFETY: Ids stay until the world ends.
     let there = |id: &*mut Id| unsafe { (**id).state == State::Listen && (**id).src.ip == ip };
@@ -251,7 +252,7 @@ fn transmit(dev: *mut Dev, ip: u32, packet: Packet) {
     }
 }
 
-/// Whether it has no GID any more: nothing new is sent.
+/// Returns whether the id has no GID any more: the CM sends no new message for it.
 fn speechless(id: &Id) -> bool {
     // SAFETY: Devices stay until the world ends.
     !id.dev.is_null() && unsafe { (*id.dev).moved.is_some() }
@@ -263,11 +264,12 @@ fn send(id: &Id, mut packet: Packet) {
     }
     // SAFETY: Devices stay until the world ends.
     let dev = unsafe { &*id.dev };
-    // Who refuses a request cannot wait with that: the CM does it with the id. And it answers a REP by itself.
-    // What it repeats by itself in that moment nobody could have kept it from: an attempt that is let go says as much.
+    // A reject of a request cannot wait: the CM sends it with the id. And the CM answers a REP by
+    // itself. No driver could prevent a resend in that moment: when it destroys an attempt, the CM
+    // sends a message, too.
     let word = !matches!(packet, Packet::Rej { .. } | Packet::Rtu { .. }) && id.tries < 2;
     if word && w().prompt && dev.software && dev.moves.is_some_and(|at| sched::now() - at > MS) {
-        // To rxe that is one without a GID, if it is a little slow.
+        // For a rxe that is a little slow, the message has no GID.
         violation("the CM sends a message whose GID is about to go");
     }
     if let Packet::Req { private, .. } | Packet::Rep { private, .. } | Packet::Rej { private, .. } =
@@ -281,7 +283,7 @@ fn send(id: &Id, mut packet: Packet) {
     transmit(id.dev, id.dst.ip, packet);
 }
 
-/// Sends it now, and again as long as nothing else has happened to the id.
+/// Sends the packet now, and resends it until another event changes the id.
 fn send_again(id: *mut Id, packet: Packet) {
     // SAFETY: The memory stays until the world ends.
     let i = unsafe { &mut *id };
@@ -292,7 +294,8 @@ fn send_again(id: *mut Id, packet: Packet) {
     // SAFETY: Devices stay until the world ends.
     let moved = unsafe { (*i.dev).moved };
     if w().prompt && moved.is_some_and(|at| sched::now() - at > resend()) {
-        // What rxe would never get over. There was time to free the id, but where tasks stand still for seconds.
+        // rxe would never recover from such a message. The driver had time to destroy the id,
+        // except where tasks stand still for seconds.
         violation("the CM repeats a message without a GID");
     }
     let epoch = i.epoch;
@@ -343,7 +346,7 @@ fn timewait(id: *mut Id) {
     });
 }
 
-/// An event for the driver, in a task of its own.
+/// Delivers an event to the driver, in a task of its own.
 fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
     // SAFETY: The memory stays until the world ends.
     let (node, nr) = unsafe { ((*id).node, (*id).nr) };
@@ -371,7 +374,7 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
             && i.state != Destroying
             && i.state != Removal);
         if fits && i.core && ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL {
-            // A request that the driver has not seen: nor will it.
+            // A request that the driver has not seen, and will not see.
             i.state = State::Removal;
         } else if fits && !i.gone && !i.core {
             let event = prepare(i, ev, qpn);
@@ -392,7 +395,7 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
     });
 }
 
-/// What the CM does itself before it tells the driver; of what.
+/// Updates the CM's state before an event; returns the event that the driver gets.
 fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
     match ev {
         rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => i.state = State::AddrResolved,
@@ -406,7 +409,8 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
         rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => i.state = State::AddrResolved,
         rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
             if i.active {
-                // As cma_ib_handler() and cma_rep_recv() do: without a queue pair it is not answered.
+                // As in cma_ib_handler() and cma_rep_recv(): the CM does not answer without a queue
+                // pair.
                 if i.qp.is_null() {
                     return rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE;
                 }
@@ -424,7 +428,7 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
                 let packet = Packet::Rtu { to: i.other };
                 send(i, packet);
             }
-            // Later its id is being destroyed, and no event may be delivered for it.
+            // Later the driver destroys the id, and the CM may deliver no event for it.
             i.told = !i.qp.is_null();
             if !i.qp.is_null() {
                 // SAFETY: The memory stays until the world ends.
@@ -443,7 +447,7 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
     ev
 }
 
-/// The answer to a request is no good any more.
+/// Rejects a REP: the active side does not want the connection any more.
 fn refuse_rep(i: &mut Id) {
     let packet = Packet::Rej {
         to: i.other,
@@ -541,7 +545,7 @@ fn attach(id: &mut Id, dev: *mut Dev) {
     }
 }
 
-/// The id of a device that has that one's request; 0 if there is none.
+/// Returns the id of a device that has the request of id `from`; 0 if there is none.
 fn asked_by(dev: *mut Dev, from: u64) -> u64 {
     // SAFETY: Devices and ids stay until the world ends.
     let ids = unsafe { (&(*dev).ids).iter().map(|id| &**id) };
@@ -551,7 +555,7 @@ fn asked_by(dev: *mut Dev, from: u64) -> u64 {
         .unwrap_or(0)
 }
 
-/// A packet has reached a device.
+/// Handles a packet that has reached a device.
 fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
     // SAFETY: Devices and ids stay until the world ends.
     let (node, from_ip) = unsafe { ((*dev).node, (*from_dev).ip) };
@@ -579,8 +583,8 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
     let Some(id) = id_of(to).filter(|id| unsafe { (**id).dev == dev }) else {
         match packet {
             Packet::Dreq { from, .. } => transmit(dev, from_ip, Packet::Drep { to: from }),
-            // An answer to nobody: over TCP that is seen. Else nobody says so (`cm_dup_rep_handler()`).
-            // SAFETY: Devices stay until the world ends.
+            // An answer to an id that does not exist: the peer sees that over TCP. Otherwise it
+            // gets no reject (`cm_dup_rep_handler()`). SAFETY: Devices stay until the world ends.
             Packet::Rep { from, .. } if unsafe { (*dev).tcp } => transmit(
                 dev,
                 from_ip,
@@ -631,8 +635,8 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
                 Cm::RepRcvd | Cm::Established | Cm::DreqSent => Cm::Timewait,
                 Cm::Idle | Cm::DreqRcvd | Cm::Timewait => return,
             };
-            // Over TCP there is no word for it any more: the stream ends.
-            // SAFETY: Devices stay until the world ends.
+            // Over TCP there is no message for that: the stream ends. SAFETY: Devices stay until
+            // the world ends.
             let tcp = unsafe { (*i.dev).tcp };
             let ends = tcp && matches!(i.cm, Cm::Established | Cm::DreqSent);
             set(i, next);
@@ -640,7 +644,8 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
                 timewait(id);
             }
             if !i.qp.is_null() && tcp {
-                // The provider closes the stream by itself, and nobody waits for the handler's mutex.
+                // The provider closes the stream by itself, and does not wait for the handler's
+                // mutex.
                 verbs::to_err(i.qp);
             }
             let (event, private) = match ends {
@@ -711,7 +716,7 @@ fn request(
 ) {
     // SAFETY: Ids stay until the world ends.
     let listener = unsafe {
-        // One that is known already was sent twice.
+        // A request that is known already is a duplicate.
         let known = w().ids.values().copied().find(|id| {
             (**id).node == node && !(**id).active && (**id).other == from && (**id).cm != Cm::Idle
         });
@@ -752,7 +757,7 @@ fn request(
     i.route = true;
     attach(i, dev);
     set(i, Cm::ReqRcvd);
-    // Until the driver has taken it.
+    // Until the driver has accepted the id.
     i.core = true;
     sched::spawn(node, Kind::Process, "cm request", move || {
         // SAFETY: As above.
@@ -764,7 +769,7 @@ fn request(
             return destroy(id);
         }
         lock::take(&raw mut i.lock, false, false);
-        // Its device may have begun to go.
+        // Its device may be on its way out.
         let mut rc = 1;
         let asked = i.state == State::Connect;
         if asked {
@@ -783,18 +788,19 @@ fn request(
         }
         i.core = rc != 0;
         if i.core {
-            // Under its mutex, as in destroy_id_handler_unlock(): nobody is told of it any more.
+            // Under the mutex of the id, as in destroy_id_handler_unlock(): no event follows.
             i.state = State::Destroying;
         }
         lock::give(&raw mut i.lock);
         lock::give(&raw mut l.lock);
         // SAFETY: Devices stay until the world ends.
         if asked && rc != 0 && i.cm == Cm::ReqRcvd && unsafe { (*i.dev).tcp } {
-            // Nothing is dropped in silence there: the provider refuses it, and who asked takes that for the end.
+            // Over TCP no request is dropped silently: the provider refuses it, and the active side
+            // takes that for the end.
             violation("a request over TCP gets no answer of the driver's");
         }
         if rc == -(ENOMEM as i32) {
-            // So a request is dropped without a word (cm_destroy_id()): it will be sent again.
+            // A request is dropped without an answer (cm_destroy_id()): the peer resends it.
             w().dropped_requests += u64::from(asked);
             set(i, Cm::Idle);
         }
@@ -821,7 +827,7 @@ fn destroy(id: *mut Id) {
             "an id is destroyed, and completions of its queue pair, which is gone, are to come",
         );
     }
-    // Who asked takes that for a peer that does not know the protocol.
+    // The active side takes that for a peer that does not know the protocol.
     if i.cm == Cm::ReqRcvd && i.taken && !speechless(i) && w().faults == 0 {
         violation("who asked is refused without a word of the driver's");
     }
@@ -861,7 +867,8 @@ fn destroy(id: *mut Id) {
     }
 }
 
-/// Whether the driver lets it go before its DREQ is answered or repeated, and nothing makes it.
+/// Returns whether the driver destroys the id before the DREQ is answered or resent, without a
+/// reason.
 fn is_not_heard(i: &Id) -> bool {
     // SAFETY: Devices stay until the world ends.
     let dev = unsafe { &*i.dev };
@@ -873,7 +880,7 @@ fn is_not_heard(i: &Id) -> bool {
     once && calm && !many && !speechless(i) && dev.is_calm() && lnet::stays(i.dev)
 }
 
-/// A device is about to go: all its ids are told, and have to be destroyed.
+/// Removes a device: all its ids get an event, and the driver has to destroy them.
 pub fn removal(dev: *mut Dev) {
     // SAFETY: Devices and ids stay until the world ends.
     unsafe {
@@ -889,7 +896,7 @@ pub fn removal(dev: *mut Dev) {
     }
 }
 
-/// The address of a device's interface is another's now, or so the core thinks.
+/// Tells the ids of a device that the address of its interface moved, or that the core believes so.
 pub fn addr_change(dev: *mut Dev) {
     // SAFETY: Devices and ids stay until the world ends.
     unsafe {
@@ -905,7 +912,7 @@ pub fn addr_change(dev: *mut Dev) {
     }
 }
 
-/// How many ids of a node are left.
+/// Returns the number of ids that a node has left.
 pub fn left(node: usize) -> usize {
     // SAFETY: Ids stay until the world ends.
     w().ids
@@ -914,13 +921,13 @@ pub fn left(node: usize) -> usize {
         .count()
 }
 
-/// Whether it is the driver's.
+/// Returns whether the id belongs to the driver.
 pub fn is_drivers(id: *mut Id) -> bool {
     // SAFETY: Ids stay until the world ends.
     unsafe { !(*id).core }
 }
 
-/// A node's ids are gone: it lost its power.
+/// Drops the ids of a node that lost its power.
 pub fn forget(node: usize) {
     let world = w();
     // SAFETY: Ids stay until the world ends.
@@ -1049,7 +1056,7 @@ pub unsafe extern "C" fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_a
         return -(ENOMEM as i32);
     }
     let Some(dev) = local_dev(i.node, a.ip) else {
-        // It may be on its way from one device to another.
+        // The address may be moving from one device to another.
         w().faults += 1;
         return -(ENODEV as i32);
     };
@@ -1105,7 +1112,7 @@ fn resolve(
     if !src.is_null() {
         i.src = raw(src);
     }
-    // Who resolves again keeps the port that it is bound to.
+    // An id that resolves its address again keeps its port.
     if !src.is_null() || i.src.port == 0 {
         i.src.port = port.unwrap_or_else(|| 32768 + (i.nr % 20000) as u16);
     }
@@ -1189,7 +1196,8 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_addr_privileged(
     resolve(id, src, dst, Some(port), timeout_ms)
 }
 
-/// Checks that no established connection that `node` asked for has source port `port` between the two addresses.
+/// Checks that no established connection of `node` as the active side has source port `port`
+/// between the two addresses.
 fn has_own_path(node: usize, (from, to): (u32, u32), port: u16) {
     for dev in &w().nodes[node].devs {
         // SAFETY: Ids, queue pairs and devices stay until the world ends.
@@ -1312,7 +1320,7 @@ pub unsafe extern "C" fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, to: *mut u8) -> 
     true
 }
 
-/// As RoCE has it of IPv4.
+/// Returns the GID that RoCE derives from an IPv4 address.
 fn gid(of: &Addr) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[10..12].fill(0xff);
@@ -1382,7 +1390,7 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(
     i.param = (p.retry_count, p.rnr_retry_count);
     w().requests += 1;
     set(i, Cm::ReqSent);
-    // What is received is cut to what the message holds.
+    // The receiver gets as much as the message holds.
     let mut data = private(p);
     data.resize(56, 0);
     // SAFETY: The memory of the queue pair stays until the world ends.
@@ -1416,7 +1424,7 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
         violation("rdma_accept without the lock");
     }
     if world::fails(Fault::Cm) {
-        // It refuses by itself, and without a word of the driver's.
+        // The core rejects the request by itself; the driver does nothing.
         if i.state == State::Connect && i.cm == Cm::ReqRcvd {
             if !i.qp.is_null() {
                 verbs::to_err(i.qp);

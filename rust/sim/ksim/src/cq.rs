@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues: the pool of a device, and who polls.
+//! Completion queues: the pool of a device, and its polling.
 
 use std::collections::VecDeque;
 
@@ -31,32 +31,32 @@ use crate::{
 struct Done {
     wc: ib_wc,
     qp: *mut Qp,
-    /// The how-manieth of the queue it is.
+    /// Serial number of the queue.
     nr: u64,
 }
 
-/// A completion queue of the pool; it stays until the world ends.
+/// Completion queue of the pool; it stays until the world ends.
 pub struct Cq {
     dev: *mut Dev,
     kind: Kind,
     vector: u32,
-    /// Entries that were asked for.
+    /// Entries that are reserved.
     pub used: u32,
     queue: VecDeque<Done>,
-    /// How many came so far.
+    /// Number of completions so far.
     pushed: u64,
-    /// Which one is being handled.
+    /// Number of the completion that the driver handles now.
     handling: Option<u64>,
     polled: bool,
 }
 
-/// How many queues a pool has for each context.
+/// Number of queues of a pool for each context.
 const VECTORS: u32 = 2;
 
-/// How many points it takes to make one, a command of the firmware.
+/// Number of points that the creation of a queue takes; it is a firmware command.
 const MAKING: u32 = 20;
 
-/// The pool of a device that goes, all of whose ids are gone: references do not keep it.
+/// Destroys the pool of a removed device, whose ids are all gone: references do not keep the pool.
 pub fn pool_goes(dev: *mut Dev) {
     // SAFETY: Devices and their queues stay until the world ends.
     unsafe {
@@ -95,8 +95,8 @@ pub unsafe extern "C" fn ro2ib_cq_get(
                 return cq.cast();
             }
         }
-        // The core makes queues for each caller that finds none, with nothing to keep others from
-        // doing the same meanwhile.
+        // The core creates queues for each caller that finds none, with no exclusion of callers
+        // that create queues at the same time.
         if (*dev).making_cqs {
             violation("two make completion queues of a device at a time, of which one is enough");
         }
@@ -133,14 +133,14 @@ pub unsafe extern "C" fn ib_cq_pool_put(cq: *mut ib_cq, nr_cqe: u32) {
     }
 }
 
-/// Whether a queue pair is gone, could not be drained, and has completions yet.
+/// Returns whether a destroyed queue pair, which could not be drained, still has completions.
 pub fn has_left(qp: *mut Qp) -> bool {
     // SAFETY: Queue pairs stay until the world ends.
     let q = unsafe { &*qp };
     q.gone && q.undrained && q.completions + q.handling != 0
 }
 
-/// A queue pair goes: adapters take what is of it out of the queue, software does not.
+/// Removes the completions of a destroyed queue pair. Adapters do this, software providers do not.
 pub fn clean(cq: *mut Cq, qp: *mut Qp) {
     // SAFETY: Queues stay until the world ends.
     let c = unsafe { &mut *cq };
@@ -153,7 +153,8 @@ pub fn clean(cq: *mut Cq, qp: *mut Qp) {
     }
 }
 
-/// Waits for whatever is in the queue, whose it may be, and for what is being handled.
+/// Waits for all completions in the queue, of any queue pair, and for the one that is being
+/// handled.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ib_cq) {
     lock::might_sleep("ro2ib_cq_quiesce");
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ib_cq) {
     }
 }
 
-/// A work request has ended.
+/// Adds the completion of a work request.
 pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
     // SAFETY: Queues stay until the world ends.
     let c = unsafe { &mut *cq };
@@ -209,7 +210,7 @@ fn poll(cq: *mut Cq) {
         // SAFETY: The driver's `done` belongs to a work request that it has posted.
         unsafe {
             let cqe = done.wc.__bindgen_anon_1.wr_cqe;
-            // The last one may destroy the queue pair, or have it destroyed.
+            // The last completion may destroy the queue pair, or cause its destruction.
             (*done.qp).completions -= 1;
             (*done.qp).handling += 1;
             c.handling = Some(done.nr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The declarations that the driver is compiled with, so that both sides agree about every type.
+//! Declarations that the driver is compiled with, so that both sides agree about every type.
 
 #![allow(
     clippy::all,
@@ -12,20 +12,20 @@
     unreachable_pub
 )]
 
-/// What `kernel::bindings` has.
+/// Counterpart of `kernel::bindings`.
 pub mod k {
     use pin_init::MaybeZeroable;
 
     include!("../../decl/kernel.rs");
 }
 
-/// What `crate::bindings` of the driver has.
+/// Counterpart of `crate::bindings` of the driver.
 pub mod r {
     use pin_init::MaybeZeroable;
 
     use super::k::*;
 
-    /// As `rust/bindings.rs` does it.
+    /// As in `rust/bindings.rs`.
     macro_rules! opaque_structs {
         ($($name:ident)*) => {$(
             #[repr(C)]

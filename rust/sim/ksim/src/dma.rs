@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What devices may touch: mappings, scatterlists, and lists of page fragments.
+//! Memory that devices may access: mappings, scatterlists, and lists of page fragments.
 //!
-//! A DMA address is the address. Every access of a device is checked against the mappings that live.
+//! A DMA address is the address. Every access of a device is checked against the mappings that
+//! live.
 //!
-//! Memory of a GPU has an address that the CPU cannot use, and another one for devices, which its
-//! provider tells.
+//! Memory of a GPU has an address that the CPU cannot use, and another address for devices, which
+//! the GPU's provider returns.
 
 use std::collections::BTreeMap;
 
@@ -34,20 +35,21 @@ struct Mapping {
     dev: usize,
 }
 
-/// All mappings of a world.
+/// Mappings of a world.
 ///
-/// INVARIANT: `pages` counts, for each page of each mapping in `live`, one by the hash of its number.
+/// INVARIANT: `pages` counts, for each page of each mapping in `live`, one by the hash of its
+/// number.
 pub struct Maps {
     live: BTreeMap<(u64, u64), Mapping>,
     pages: [u32; PLACES],
     nr: u64,
     /// Lists that the provider of a GPU has mapped: device, elements, direction.
     gpu: BTreeMap<usize, (usize, u32, bool)>,
-    /// Buffers that were made for a device, whether they still are.
+    /// Buffers that were allocated for a device, whether they still exist or not.
     near: Map<u64, usize>,
 }
 
-/// Places that pages are counted in.
+/// Number of buckets for pages.
 const PLACES: usize = 1024;
 
 impl Default for Maps {
@@ -62,7 +64,7 @@ impl Default for Maps {
     }
 }
 
-/// The places of the pages that have some of these bytes.
+/// Returns the buckets of the pages that have some of these bytes.
 fn places(addr: u64, len: u64) -> impl Iterator<Item = usize> {
     (addr / PAGE..=(addr + len.max(1) - 1) / PAGE).map(|page| page as usize % PLACES)
 }
@@ -84,7 +86,7 @@ impl Maps {
         }
     }
 
-    /// False: no page of these bytes is in any mapping.
+    /// Returns false if no page of these bytes is in any mapping.
     fn may_be_mapped(&self, addr: u64, len: u64) -> bool {
         places(addr, len)
             .take(PLACES)
@@ -92,7 +94,7 @@ impl Maps {
     }
 }
 
-/// The bit of an address that only stands for memory of a GPU.
+/// Bit of an address that marks memory of a GPU.
 pub const GPU: u64 = 1 << 62;
 
 fn map(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
@@ -119,7 +121,7 @@ fn unmap(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
     }
 }
 
-/// How many mappings of a device are left.
+/// Returns the number of mappings of a device.
 pub fn left(dev: *const Dev) -> usize {
     if none() {
         return 0;
@@ -131,7 +133,8 @@ pub fn left(dev: *const Dev) -> usize {
         .count()
 }
 
-/// Counts the message buffers that are mapped for a device to receive into. While nothing moves, nothing else is.
+/// Counts the message buffers that are mapped for a device to receive into. While the world is
+/// idle, no other memory is mapped for that.
 pub fn receive_buffers(dev: *const Dev) -> usize {
     w().maps
         .live
@@ -140,12 +143,12 @@ pub fn receive_buffers(dev: *const Dev) -> usize {
         .count()
 }
 
-/// Whether there is no mapping at all.
+/// Returns whether there is no mapping at all.
 pub fn none() -> bool {
     w().maps.live.is_empty()
 }
 
-/// A node's mappings are gone: it lost its power.
+/// Drops the mappings of a node that lost its power.
 pub fn forget(dev: *const Dev) {
     let maps = &mut w().maps;
     let its: Vec<_> = maps
@@ -160,7 +163,7 @@ pub fn forget(dev: *const Dev) {
     maps.gpu.retain(|_, m| m.0 != dev as usize);
 }
 
-/// No device may touch any of it.
+/// Checks that no device may access any byte of the memory.
 pub fn not_mapped(addr: u64, len: u64, what: &str) {
     let maps = &w().maps;
     if !maps.may_be_mapped(addr, len) {
@@ -175,7 +178,7 @@ pub fn not_mapped(addr: u64, len: u64, what: &str) {
     }
 }
 
-/// The device touches memory: for writing if `write`.
+/// Checks an access of the device to memory, a write if `write`.
 pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
     if len == 0 {
         return true;
@@ -193,7 +196,7 @@ pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
         })
 }
 
-/// One by one, so that each is looked at when it is freed.
+/// Allocates the buffers separately, so that each is checked when it is freed.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_bufs_alloc(
     dev: *mut ib_device,
@@ -227,7 +230,7 @@ pub unsafe extern "C" fn ro2ib_dma_map_buf(
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
     }
-    // What a connection has for long is worth being near.
+    // Memory that a connection keeps for long must be near the device.
     if w().maps.near.get(&(buf as u64)) != Some(&(dev as usize)) {
         violation("a message buffer was not allocated near its device");
     }
@@ -261,31 +264,31 @@ pub unsafe extern "C" fn ro2ib_dma_sync_for_device(
 ) {
 }
 
-/// One element of a list.
+/// Element of a list.
 #[derive(Clone, Copy)]
 pub struct Sg {
-    /// Where.
+    /// Address of the memory.
     page: u64,
-    /// Where a device finds it; 0 while it is not mapped.
+    /// Address for a device; 0 while the element is not mapped.
     pub addr: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u32,
     last: bool,
 }
 
-/// The elements of a table.
+/// Returns the elements of a table.
 pub fn elements<'a>(sgt: *mut sg_table) -> &'a [Sg] {
     // SAFETY: The caller has a table that was made below.
     unsafe { core::slice::from_raw_parts((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
 }
 
-/// The elements of a table, to map them.
+/// Returns the elements of a table, to map them.
 fn elements_mut<'a>(sgt: *mut sg_table) -> &'a mut [Sg] {
-    // SAFETY: As above; nobody else looks at it meanwhile.
+    // SAFETY: As above; no other code accesses it meanwhile.
     unsafe { core::slice::from_raw_parts_mut((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
 }
 
-/// Fragments as addresses and lengths, from byte `at` on.
+/// Returns fragments as addresses and lengths, from byte `at` on.
 pub fn fragments(bv: *const bio_vec, n: u32, at: usize, nob: usize) -> Vec<(u64, usize)> {
     let mut out = Vec::new();
     let (mut at, mut left) = (at, nob);
@@ -310,7 +313,7 @@ pub fn fragments(bv: *const bio_vec, n: u32, at: usize, nob: usize) -> Vec<(u64,
 
 const PAGE: u64 = 4096;
 
-/// How many pages a region has that covers these; 0 if none can.
+/// Returns the number of pages of a region that covers these fragments; 0 if no region can.
 fn region_pages(parts: &[(u64, usize)]) -> u32 {
     let mut pages = 0;
     for (i, (addr, len)) in parts.iter().enumerate() {
@@ -455,7 +458,7 @@ pub unsafe extern "C" fn ro2ib_sgt_is_mapped(
     0
 }
 
-/// What has memory of a GPU maps a list: not, if it is gone, or fails, or not all of it is its.
+/// Maps a list of GPU memory; fails if the memory is gone, or partly not the GPU's, or by a fault.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_gpu_map_sg(
     dev: *mut device,

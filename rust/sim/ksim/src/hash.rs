@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Maps by address or number. Nothing may depend on the order of what is in them.
+//! Maps by address or number. No result may depend on the order of their elements.
 
 use std::{
     collections::HashMap,
@@ -10,13 +10,13 @@ use std::{
     }, //
 };
 
-/// Multiplies; for keys that nobody chooses.
+/// Hasher that multiplies; for keys that no peer can choose.
 #[derive(Default)]
 pub struct Mul(u64);
 
 impl Hasher for Mul {
     fn finish(&self) -> u64 {
-        // A map looks at the low bits first, and those of a multiple of 4096 stay 0.
+        // A map uses the low bits first, and those of a multiple of 4096 stay 0.
         self.0.rotate_left(32)
     }
 
@@ -39,8 +39,8 @@ impl Hasher for Mul {
     }
 }
 
-/// What makes them.
+/// Builder of the hasher.
 pub type Hash = BuildHasherDefault<Mul>;
 
-/// A map by address or number.
+/// Map by address or number.
 pub type Map<K, V> = HashMap<K, V, Hash>;

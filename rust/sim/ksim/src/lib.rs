@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C that the driver calls, simulated, and the scheduler under which everything runs.
+//! Simulation of the C that the driver calls, and the scheduler that runs all tasks.
 //!
-//! The driver and our own kernel crate are compiled as they are; what they declare as C (`decl/`) is
-//! defined here, in one process, for any number of nodes. Only one thing runs at a time, and which one
-//! is drawn from the seed: see [`sched`]. `Documentation/simulation.md` tells what is simulated.
+//! The driver and its kernel crate are compiled as they are; the functions that they declare as C
+//! (`decl/`) are defined here, in one process, for any number of nodes. One task runs at a time,
+//! and the seed determines which: see [`sched`]. `Documentation/simulation.md` describes the
+//! simulation.
 //!
 //! | file | what it stands for |
 //! |---|---|
-//! | `sched` | tasks, time, and who runs next |
+//! | `sched` | tasks, time, and the choice of the next task |
 //! | `mem`, `lock`, `work`, `misc` | the kernel: memory, locks with lockdep, work queues, trees |
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
 //! | `lnet`, `trace` | LNet and the C shim |
-//! | `truth` | what a driver did, to compare with what it says |
-//! | `foul` | a peer that sends what it should not |
-//! | `world` | a world: nodes, the faults of a run, what has to hold |
+//! | `oracle` | true counts of a driver, to compare with its own counters |
+//! | `byzantine` | a peer that breaks the protocol |
+//! | `world` | a world: nodes, the faults of a run, the checks |
 //!
 //! # Context
 //!
-//! One OS thread. All state hangs from [`world::w`]; no reference into it is kept over a call that may
+//! One OS thread. [`world::w`] owns all state; no reference into it is kept over a call that may
 //! switch tasks or enter the driver.
 
 #![allow(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! LNet and the shim: a model of the contract that a driver has with them.
+//! LNet and the shim: a model of their contract with a driver.
 //!
-//! Messages take a credit of their peer; one that comes back sends the next from inside
-//! `lnet_finalize()`. A received message is matched at once, later from another task, or never. The
-//! ACK of a PUT is sent from inside `lnet_finalize()`, the REPLY of a plain GET from inside
+//! A message takes a credit of its peer; a returned credit sends the next message from inside
+//! `lnet_finalize()`. LNet matches a received message at once, later from another task, or never.
+//! It sends the ACK of a PUT from inside `lnet_finalize()`, the REPLY of a plain GET from inside
 //! `lnet_parse()`. An NI goes when no message refers to it any more.
 
 use std::collections::{
@@ -56,16 +56,16 @@ pub const GET: u32 = 2;
 /// As above.
 pub const REPLY: u32 = 3;
 
-/// The life of an NI.
+/// Life cycle of an NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     /// `startup` runs, or has just returned.
     Starting,
     /// In use.
     Active,
-    /// It is being deleted.
+    /// LNet deletes it.
     Stopping,
-    /// Its driver's side is gone.
+    /// The driver's part of the NI is gone.
     Gone,
 }
 
@@ -74,46 +74,46 @@ struct Peer {
     queue: VecDeque<*mut Msg>,
 }
 
-/// An NI (`struct ro2ib_ni`, and LNet's).
+/// NI (`struct ro2ib_ni`, and LNet's).
 pub struct Ni {
-    /// Whose.
+    /// Node of the NI.
     pub node: usize,
-    /// Its NID.
+    /// NID of the NI.
     pub nid: u64,
-    /// Its device when it started.
+    /// Device of the NI when it started.
     pub dev: *mut Dev,
-    /// Where it is in its life.
+    /// State in its life cycle.
     pub life: Life,
-    /// References of the driver, and the shim's.
+    /// References of the driver and the shim.
     pub users: usize,
-    /// Messages that refer to it.
+    /// Messages that refer to the NI.
     pub msgs: usize,
-    /// When LNet asked its driver to stop it.
+    /// Time when LNet asked the driver to stop the NI.
     stopped: Option<u64>,
     found: usize,
     published: bool,
     lnd: *mut c_void,
     link_fatal: bool,
-    /// Its driver knows that the link goes, or has gone.
+    /// The driver knows that the link goes down, or is down.
     told: bool,
-    /// An administrator has deleted a peer of it.
+    /// An administrator has deleted a peer of the NI.
     bereft: bool,
     port_fatal: bool,
     peers: Map<u64, Peer>,
-    /// LNet's, for each peer.
+    /// LNet's credits for each peer.
     credits: u32,
-    /// The depth that new connections get if `ni_tune` says nothing.
+    /// Depth of new connections if `ni_tune` does not set it.
     depth: u32,
     tune: ro2ib_tuning,
 }
 
 impl Ni {
-    /// Whether LNet was told that it cannot be used.
+    /// Returns whether LNet knows that the NI cannot be used.
     pub fn is_fatal(&self) -> bool {
         self.link_fatal || self.port_fatal
     }
 
-    /// Returns whether the driver has said so.
+    /// Returns whether the driver reported that.
     pub fn is_port_fatal(&self) -> bool {
         self.port_fatal
     }
@@ -126,33 +126,33 @@ enum Owner {
     Done,
 }
 
-/// A message (`struct lnet_msg`); the memory stays until the world ends.
+/// Message (`struct lnet_msg`); the memory stays until the world ends.
 pub struct Msg {
     nr: usize,
     ni: *mut Ni,
     kind: u32,
     owner: Owner,
-    /// It was sent by this node, and took a credit of that peer.
+    /// This node sent the message, and took a credit of that peer.
     tx: Option<u64>,
     op: usize,
     mem: Option<usize>,
     len: u32,
     offset: u32,
-    /// The sink of a GET goes with it.
+    /// NID of the target.
     target: u64,
     hdr: [u8; 72],
-    /// It came from a peer.
+    /// The message came from a peer.
     rx: bool,
-    /// It ends a GET.
+    /// The message ends a GET.
     reply: bool,
     get: Option<*mut Msg>,
     asked: u32,
     status: i32,
-    /// When the driver got it; the last time.
+    /// Time when the driver last got the message.
     given: u64,
-    /// When LNet's time for it is over.
+    /// LNet's deadline of the message.
     until: u64,
-    /// LNet was asked whether it is to be sent again, and said no.
+    /// The driver asked LNet whether to resend the message, and LNet refused.
     refused: bool,
 }
 
@@ -160,45 +160,45 @@ pub struct Msg {
 struct Buf {
     bv: Vec<bio_vec>,
     nob: usize,
-    /// Of a GPU, as LNet is told.
+    /// LNet takes the memory for a GPU's.
     gpu: bool,
-    /// LNet has given it back: it is full of this.
+    /// LNet has returned the memory to the application: it is filled with a pattern.
     back: bool,
     users: usize,
 }
 
 const BACK: u8 = 0xdd;
-/// Seconds that LNet keeps some messages.
+/// Seconds for which LNet keeps some messages.
 const KEPT: u64 = 900;
 
-/// What somebody wants of LNet.
+/// Operation that an application starts.
 #[derive(Debug)]
 pub struct Op {
     /// PUT or GET.
     pub kind: u32,
-    /// The node that wants it.
+    /// Node of the application.
     pub node: usize,
-    /// Whom it is for.
+    /// NID of the target.
     pub target: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
-    /// It wants to know that the PUT has arrived.
+    /// The application asks for an ACK of the PUT.
     pub ack: bool,
-    /// Its end, once it has one.
+    /// Result, once the operation has ended.
     pub result: Option<i32>,
-    /// The message that was sent has been finalized.
+    /// Status of the sent message, once it is finalized.
     pub sent: Option<i32>,
-    /// Its data arrived, and was right.
+    /// The data arrived, and was right.
     pub arrived: bool,
-    /// LNet of the other node was given its header.
+    /// LNet of the other node got the header.
     pub came: bool,
-    /// It was given what LNet of this node had sent.
+    /// LNet of the other node got the message that LNet of this node had sent.
     asked: bool,
-    /// LNet of this node was given an ACK or REPLY to it, or its header.
+    /// LNet of this node got an ACK or REPLY to the operation, or its header.
     heard: bool,
-    /// How the message that was received ended.
+    /// Status of the received message at its end.
     pub taken: Option<i32>,
-    /// So many bytes LNet of the other node has answered a GET with.
+    /// Number of bytes with which LNet of the other node has answered a GET.
     answered: Option<u32>,
     buf: usize,
 }
@@ -206,21 +206,22 @@ pub struct Op {
 /// LNet of all nodes.
 #[derive(Default)]
 pub struct Lnet {
-    /// All operations.
+    /// Operations of the world.
     pub ops: Vec<Op>,
     msgs: Vec<*mut Msg>,
     bufs: Vec<Buf>,
-    /// Messages that went up, and whose `recv` is still due.
+    /// Messages that LNet has got, and whose `recv` is still due.
     pub held: usize,
-    /// Messages that failed, with which it is slow just now.
+    /// Failed messages that LNet is slow with at the moment.
     pub slow: usize,
-    /// How often a peer was said to be gone.
+    /// Number of notifications that a peer is gone.
     pub notified: usize,
-    /// Node and address of whom that may be said: the node has asked for a connection, or has had one.
+    /// Node and address of a peer that such a notification may name: the node has asked for a
+    /// connection, or has had one.
     pub met: BTreeSet<(usize, u32)>,
 }
 
-/// What the data of operations is made of, and how long a message may be.
+/// Size of the pattern of the data of operations, and the limit of the length of a message.
 const MOST: usize = 1 << 20;
 
 thread_local! {
@@ -231,27 +232,28 @@ thread_local! {
     static GONE: Vec<u8> = vec![BACK; MOST];
 }
 
-/// Where the data of an operation begins in the pattern.
+/// Returns the offset of an operation's data in the pattern.
 fn begins(op: usize) -> usize {
     op * 997 % 4096
 }
 
-/// What memory is for.
+/// Purpose of memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// WRITEs read it.
+    /// WRITEs read the memory.
     Source,
-    /// WRITEs go there.
+    /// WRITEs go to the memory.
     Sink,
-    /// The same, or a copy of what came inside of a message.
+    /// Either, or a copy of data that came inside a message.
     Copy,
 }
 
 /// Payload that fits into a message.
 const INLINE: u32 = 3976;
 
-/// Returns whether memory is a GPU's. Where nothing may go wrong, this is only memory that the driver does not copy: no
-/// memory of a message that carries its data, and no sink that a region cannot cover (`uncovered`).
+/// Returns whether memory is a GPU's. In a world without faults this is only memory that the driver
+/// does not copy: no memory of a message that carries its data, and no sink that a region cannot
+/// cover (`uncovered`).
 fn is_gpus(what: For, uncovered: bool) -> bool {
     let world = w();
     let ppm = world.plan.gpu_ppm;
@@ -259,7 +261,7 @@ fn is_gpus(what: For, uncovered: bool) -> bool {
     ppm != 0 && (!copied || world.faulty) && world.rng.ppm(ppm)
 }
 
-/// Makes memory of so many bytes, in a shape that is drawn.
+/// Allocates memory of `nob` bytes, in a random shape.
 fn new_buf(nob: usize, what: For) -> usize {
     let world = w();
     let mut bv = Vec::new();
@@ -270,7 +272,7 @@ fn new_buf(nob: usize, what: For) -> usize {
         let (offset, most) = match shape {
             // Whole pages.
             0 => (0, 4096),
-            // It begins inside of one.
+            // The memory begins inside a page.
             1 => {
                 let offset = if first {
                     8 * world.rng.below(500) as usize
@@ -279,12 +281,12 @@ fn new_buf(nob: usize, what: For) -> usize {
                 };
                 (offset, 4096 - offset)
             }
-            // Odd pieces anywhere.
+            // Odd pieces at any offset.
             2 => {
                 let offset = world.rng.below(3000) as usize;
                 (offset, world.rng.range(1, 1000) as usize)
             }
-            // A folio: more than a page in a piece.
+            // A folio: a piece has more than one page.
             _ => (0, 16384),
         };
         let len = left.min(most);
@@ -304,7 +306,7 @@ fn new_buf(nob: usize, what: For) -> usize {
         for b in &mut bv {
             b.bv_page = (b.bv_page as u64 | dma::GPU) as *mut page;
         }
-        // Somebody mixes it with the system's.
+        // The application mixes GPU memory with system memory.
         let mixes = world.faulty && world::may_fail(world::Fault::Dma) && world.rng.one_in(8);
         if let (true, Some(b)) = (mixes && nob > 1, bv.last_mut()) {
             b.bv_page = (b.bv_page as u64 & !dma::GPU) as *mut page;
@@ -323,7 +325,7 @@ fn new_buf(nob: usize, what: For) -> usize {
 
 fn bytes(buf: usize, at: usize, nob: usize) -> Vec<(u64, usize)> {
     let b = &w().lnet.bufs[buf];
-    // The application of a GPU finds it where devices do.
+    // The application of a GPU uses the address for devices.
     dma::fragments(b.bv.as_ptr(), b.bv.len() as u32, at, nob)
         .into_iter()
         .map(|(addr, len)| (addr & !dma::GPU, len))
@@ -356,7 +358,7 @@ fn is_right(buf: usize, op: usize, nob: usize) -> bool {
     })
 }
 
-/// Nobody uses it any more: the application has it again.
+/// Returns memory to the application when its last user is gone.
 fn give_back(buf: usize) {
     let b = &mut w().lnet.bufs[buf];
     if b.users != 0 || b.back {
@@ -370,7 +372,7 @@ fn give_back(buf: usize) {
     }
 }
 
-/// What was written into memory that was given back; at the end.
+/// Returns a description of memory that was written after its return; called at the end.
 pub fn written_late() -> Option<String> {
     for buf in 0..w().lnet.bufs.len() {
         let (nob, back) = {
@@ -441,7 +443,7 @@ fn header(m: &mut Msg, src: u64, dst: u64, payload: u32, sink: u32) {
     }
 }
 
-/// Sends: takes a credit, or waits for one.
+/// Sends the message: takes a credit, or waits for one.
 fn send(msg: *mut Msg) {
     sched::point();
     // SAFETY: Messages and NIs stay until the world ends.
@@ -466,7 +468,7 @@ fn send(msg: *mut Msg) {
     }
 }
 
-/// What a driver is to do with a message.
+/// Returns the request that a driver gets with a message.
 fn request(msg: *mut Msg) -> ro2ib_send_req {
     // SAFETY: Messages stay until the world ends.
     let m = unsafe { &*msg };
@@ -513,7 +515,7 @@ unsafe fn hand_over(msg: *mut Msg) {
         let m = &mut *msg;
         m.owner = Owner::Lnd;
         m.given = sched::now();
-        // As LNet has it with the two tries of its default.
+        // As in LNet with the two tries of its default.
         m.until = m.given + (u64::from(w().plan.timeout) * 3 + 1) * SEC;
         let ni = m.ni;
         let send = ops(ni).send.expect("an operation");
@@ -547,7 +549,7 @@ fn end_op(op: usize, result: i32) {
     }
 }
 
-/// The operation does not need its memory any more; messages of it still may.
+/// Releases the operation's memory; messages of the operation may still use it.
 fn release(op: usize) {
     let lnet = &mut w().lnet;
     let buf = lnet.ops[op].buf;
@@ -559,7 +561,7 @@ fn op_key(op: usize) -> usize {
     usize::MAX / 2 + op
 }
 
-/// The end of a message, whoever had it.
+/// Ends a message, of any owner.
 fn finish(msg: *mut Msg, status: i32) {
     // SAFETY: Messages and NIs stay until the world ends.
     unsafe {
@@ -587,7 +589,7 @@ fn finish(msg: *mut Msg, status: i32) {
         }
         if let Some(buf) = m.mem {
             let nob = w().lnet.bufs[buf].nob;
-            // The last message: only the application itself may have it, too.
+            // The last message: only the application itself may use the memory, too.
             let of_op = w().lnet.ops[op].buf == buf && w().lnet.ops[op].result.is_none();
             let own = 1 + usize::from(of_op);
             for (addr, len) in bytes(buf, 0, nob) {
@@ -615,7 +617,7 @@ fn finish(msg: *mut Msg, status: i32) {
                     end_op(op, status);
                 }
             }
-            // Of one that was optimised, or one that came as a message.
+            // The reply of an optimised GET, or a REPLY that came as a message.
             REPLY if reply => {
                 received(msg, status);
                 end_op(op, status);
@@ -640,7 +642,7 @@ fn finish(msg: *mut Msg, status: i32) {
                 None => None,
             };
             if let Some(next) = next {
-                // LNet does not ask here whether the NI is being deleted.
+                // LNet does not check here whether the NI is being deleted.
                 if matches!((*ni).life, Life::Active | Life::Stopping) {
                     (*next).tx = Some(target);
                     hand_over(next);
@@ -656,7 +658,7 @@ fn finish(msg: *mut Msg, status: i32) {
     }
 }
 
-/// The data of a message is there.
+/// Handles the data of a message.
 unsafe fn received(msg: *mut Msg, status: i32) {
     // SAFETY: Messages stay until the world ends.
     unsafe {
@@ -694,7 +696,7 @@ unsafe fn received(msg: *mut Msg, status: i32) {
     }
 }
 
-/// Whether a node has it: LNet knows a way to no other.
+/// Returns whether a node has the NID: LNet has a route to no other.
 fn is_somebody(nid: u64) -> bool {
     let world = w();
     (0..world.nodes.len()).any(|node| {
@@ -702,12 +704,13 @@ fn is_somebody(nid: u64) -> bool {
     })
 }
 
-/// Begins an operation of an NI; the task that runs is its application.
+/// Begins an operation of an NI; the current task is its application.
 pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize {
     // SAFETY: NIs stay until the world ends.
     let node = unsafe { (*ni).node };
     let op = w().lnet.ops.len();
-    // Who has no room for the answer in the message says so.
+    // A node that cannot take the answer from a message, because its sink is a GPU's, sends a
+    // GET_REQ.
     let what = if kind == PUT { For::Source } else { For::Sink };
     let buf = new_buf(size as usize, what);
     w().lnet.ops.push(Op {
@@ -755,7 +758,7 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
     op
 }
 
-/// Waits for the end of an operation, for so long; LNet gives it up then.
+/// Waits for the end of an operation, `most` at most; LNet then gives it up.
 pub fn wait(op: usize, most: u64) -> Option<i32> {
     let until = sched::now() + most;
     loop {
@@ -836,7 +839,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
     slow();
     // SAFETY: By the contract of this function.
     unsafe {
-        // Who deletes it waits for messages first.
+        // The deletion waits for messages first.
         let asks = (*ni).life == Life::Stopping && (*ni).published;
         if (*ni).life != Life::Active && !asks {
             return -(ESHUTDOWN as i32);
@@ -845,13 +848,13 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
         if rc < 0 {
             return rc;
         }
-        // What it sent from in there does not wait for it.
+        // A message that LNet sent from inside `parse` does not wait for this.
         slow();
         i32::from((*ni).life == Life::Stopping)
     }
 }
 
-/// Takes what came in, or refuses it.
+/// Takes a received message, or refuses it.
 ///
 /// # Safety
 ///
@@ -881,7 +884,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
             return -(EPROTO as i32);
         }
         if byzantine::is_there() {
-            // As LNet, which takes nothing longer than its MTU.
+            // As LNet, which takes no message longer than its MTU.
             let empty = kind == ACK || kind == GET;
             if payload as usize > MOST || (empty && payload != 0) || kind > REPLY {
                 return -(EPROTO as i32);
@@ -929,7 +932,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
                 }
                 if world.rng.ppm(world.plan.delay_ppm) {
                     let keeps = world.plan.keeps && world.faulty && world.rng.one_in(4);
-                    // When memory is short it is for long.
+                    // Memory that is short stays short for long.
                     if world.plan.keeps && world.faulty {
                         world.short = world.sched.current;
                     }
@@ -962,7 +965,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
             }
             GET => {
                 let wanted = u32::from_le_bytes(h[64..68].try_into().expect("4 bytes"));
-                // Of more than there is LNet gives what there is.
+                // LNet supplies at most the data that it has.
                 let wanted = wanted.min(MOST as u32);
                 if drops {
                     recv(ni, rx, core::ptr::null_mut());
@@ -1030,8 +1033,8 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
     // SAFETY: Messages stay until the world ends.
     unsafe {
         let answer = (*msg).tx.is_some() && matches!((*msg).kind, ACK | REPLY);
-        // That a connection is over while something of it is under way says nothing else; and who has the header, and not
-        // the data, knows of it.
+        // Only these statuses mean that the connection closed with the message under way. A node
+        // that got the header and not the data knows of the message.
         let lost = answer && !w().lnet.ops[(*msg).op].heard;
         let stays = (*(*msg).ni).life == Life::Active;
         let closed = status == -(ECONNRESET as i32)
@@ -1092,7 +1095,7 @@ pub unsafe extern "C" fn ro2ib_lnet_again(
                 dma::not_mapped(addr, len as u64, "sent again");
             }
         }
-        // LNet has another way, or time is over.
+        // LNet has another path, or the deadline is over.
         m.refused = w().rng.one_in(16) || sched::now() > m.until;
         if m.refused {
             return false;
@@ -1216,18 +1219,18 @@ pub unsafe extern "C" fn ro2ib_ni_is_bonded(_ni: *const ro2ib_ni) -> bool {
     false
 }
 
-/// The nodes' interface: what happens to it.
+/// Event of a node's interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// An administrator sets it down: it is told before.
+    /// An administrator sets the interface down: the driver gets an event before.
     Down,
-    /// The carrier is lost.
+    /// The interface loses its carrier.
     Lost,
-    /// It is there again.
+    /// The interface is up again.
     Up,
 }
 
-/// What the shim's notifiers do; the task that runs holds rtnl.
+/// Acts as the shim's notifiers; the current task holds rtnl.
 pub fn link(dev: *mut Dev, what: Link) {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {
@@ -1260,7 +1263,7 @@ pub fn link(dev: *mut Dev, what: Link) {
                 }
                 sched::sleep(10 * MS);
             }
-            // It has waited for half a second, and they end in half of that.
+            // The call waited for half a second, and connections end in half of that.
             if w().prompt && !verbs::up(dev).is_empty() {
                 violation("the link goes, which had waited, and a connection is up");
             }
@@ -1295,7 +1298,8 @@ pub fn link(dev: *mut Dev, what: Link) {
     }
 }
 
-/// Takes the carrier of IPoIB away, or gives it back. The port stays as it is. The task that runs holds rtnl.
+/// Takes the carrier of IPoIB away, or gives it back. The port stays as it is. The current task
+/// holds rtnl.
 pub fn carrier(dev: *mut Dev, on: bool) {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {
@@ -1323,7 +1327,7 @@ pub fn carrier(dev: *mut Dev, on: bool) {
     }
 }
 
-/// Gives the interface of a device another MTU. The shim's notifier says so.
+/// Gives the interface of a device another MTU. The shim's notifier reports it.
 pub fn mtu(dev: *mut Dev, bytes: u32) {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {
@@ -1337,8 +1341,8 @@ pub fn mtu(dev: *mut Dev, bytes: u32) {
     }
 }
 
-/// Takes the locks that `ip address add` takes with an address that no NI has: rtnl, and the
-/// shim's mutex in its notifier.
+/// Takes the locks that `ip address add` takes for an address that no NI has: rtnl, and the shim's
+/// mutex in its notifier.
 pub fn network_changes(node: usize) {
     let n = &mut w().nodes[node];
     let (rtnl, lock) = (&raw mut n.rtnl, &raw mut n.ni_lock);
@@ -1348,7 +1352,8 @@ pub fn network_changes(node: usize) {
     lock::give(rtnl);
 }
 
-/// What the shim's notifier does when a bond fails over, with rtnl held: the core moves the address later.
+/// Acts as the shim's notifier when a bond fails over, with rtnl held: the core moves the address
+/// later.
 pub fn fails_over(dev: *mut Dev) {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {
@@ -1366,8 +1371,8 @@ pub fn fails_over(dev: *mut Dev) {
     }
 }
 
-/// A driver refuses a request that came to this device, and that it had taken, for want of resources: ko2iblnd fails its
-/// messages then.
+/// Handles the reject of a request by the driver of this device, after it had taken the request,
+/// for lack of resources: ko2iblnd fails its messages then.
 pub fn refused_for_want(dev: *mut Dev) {
     let world = w();
     // SAFETY: NIs stay until the world ends.
@@ -1379,7 +1384,7 @@ pub fn refused_for_want(dev: *mut Dev) {
     }
 }
 
-/// Whether the NIs on a device are in use, and nothing is wrong with them.
+/// Returns whether the NIs on a device are in use and healthy.
 pub fn stays(dev: *mut Dev) -> bool {
     let nis = published(dev);
     // SAFETY: NIs stay until the world ends.
@@ -1519,9 +1524,9 @@ pub unsafe extern "C" fn ro2ib_param_use_privileged_port() -> bool {
     w().plan.privileged
 }
 
-// Settings of an NI that runs: what the parameters `access` and `ni_tune` say, or the plan.
+// Tunables of a running NI: from the parameters `access` and `ni_tune`, or from the plan.
 
-/// `ni_tune` says nothing.
+/// `ni_tune` is empty.
 pub const UNTUNED: ro2ib_tuning = ro2ib_tuning {
     conns_per_peer: UNSET,
     tos: UNSET,
@@ -1535,7 +1540,7 @@ pub const UNTUNED: ro2ib_tuning = ro2ib_tuning {
 
 const UNSET: i32 = ro2ib_tune_RO2IB_TUNE_UNSET;
 
-/// What is in force: that of `ni_tune`, or what the NI was configured with.
+/// Returns the value in force: that of `ni_tune`, or that of the NI's configuration.
 unsafe fn tuned<T>(
     ni: *const ro2ib_ni,
     of: fn(&ro2ib_tuning) -> i32,
@@ -1601,8 +1606,7 @@ pub unsafe extern "C" fn ro2ib_ni_depth_by(ni: *const ro2ib_ni) -> ro2ib_depth_b
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32 {
-    // `ni_tune` has no word for it.
-    // SAFETY: As above.
+    // `ni_tune` has no key for it. SAFETY: As above.
     unsafe { tuned(ni, |_| UNSET, |_, own| own.hiw) }
 }
 #[no_mangle]
@@ -1646,8 +1650,7 @@ pub unsafe extern "C" fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> 
 /// All peers, for [`deny`].
 pub const ANY: u64 = u64::MAX;
 
-/// The administrator of the node whose task runs writes `access`: this peer may not connect (`None`:
-/// all may).
+/// Writes `access` on the node whose task runs: this peer may not connect (`None`: all may).
 pub fn deny(peer: Option<u64>) {
     let node = sched::node();
     if telling() {
@@ -1661,7 +1664,7 @@ pub fn deny(peer: Option<u64>) {
     settings_changed();
 }
 
-/// As above, `ni_tune`, for all its NIs.
+/// Writes `ni_tune` on the node whose task runs, for all its NIs.
 pub fn tune(tune: ro2ib_tuning) {
     let node = sched::node();
     if telling() {
@@ -1679,7 +1682,7 @@ pub fn tune(tune: ro2ib_tuning) {
     settings_changed();
 }
 
-/// `ro2ib_ni_settings_changed()` of the shim.
+/// Acts as `ro2ib_ni_settings_changed()` of the shim.
 fn settings_changed() {
     let node = sched::node();
     let lock = &raw mut w().nodes[node].ni_lock;
@@ -1694,7 +1697,7 @@ fn settings_changed() {
     lock::give(lock);
 }
 
-/// The NIs on the shim's list; its lock is held.
+/// Returns the NIs on the shim's list; the caller holds its lock.
 fn running(node: usize) -> Vec<*mut Ni> {
     let nis = &w().nodes[node].nis;
     // SAFETY: NIs stay until the world ends.
@@ -1702,7 +1705,7 @@ fn running(node: usize) -> Vec<*mut Ni> {
     nis.iter().copied().filter(running).collect()
 }
 
-/// NID of an address on net 0 of o2ib (`LND_O2IB` is 5).
+/// Returns the NID of an address on net 0 of o2ib (`LND_O2IB` is 5).
 pub fn nid_of(ip: u32) -> u64 {
     (5 << 48) | u64::from(ip)
 }
@@ -1778,7 +1781,7 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             event(ni, ro2ib_link_event_RO2IB_LINK_DOWN);
         }
         lock::give(lock);
-        // LNet has it in use a moment later.
+        // LNet sets the NI active a moment later.
         if w().rng.one_in(4) {
             let ns = w().rng.below(20 * MS);
             sched::sleep(ns);
@@ -1788,7 +1791,7 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
     }
 }
 
-/// Drops the shim's reference, and waits for those of the driver.
+/// Drops the shim's reference, and waits for the references of the driver.
 fn released(ni: *mut Ni) {
     // SAFETY: NIs stay until the world ends.
     unsafe {
@@ -1808,7 +1811,7 @@ pub fn ni_down(ni: *mut Ni) {
         if telling() {
             say(&format!("node {node}: an NI stops"));
         }
-        // What waits for a credit is sent yet.
+        // A message that waits for a credit is still sent.
         while (*ni).msgs != 0 || (*ni).found != 0 {
             sched::sleep_on(ni as usize);
         }
@@ -1823,7 +1826,8 @@ pub fn ni_down(ni: *mut Ni) {
         world::leave();
         let over = sched::now();
         released(ni);
-        // LNet's own mutex is held meanwhile. A timer that nobody needs may be what is waited for.
+        // The deletion holds LNet's own mutex meanwhile. The driver may be waiting for a timer that
+        // it does not need.
         if w().prompt && sched::now() - over > 1100 * MS {
             violation("an NI that is stopped is waited for");
         }
@@ -1837,7 +1841,7 @@ pub fn ni_down(ni: *mut Ni) {
     }
 }
 
-/// A control operation, as `lnetctl` makes them.
+/// Runs a control operation, as `lnetctl` does.
 pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
     // SAFETY: NIs stay until the world ends.
     unsafe {
@@ -1884,7 +1888,7 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
     }
 }
 
-/// Peers that the driver lists, and the references that it says they have.
+/// Returns the peers that the driver lists, and their reference counts by the driver.
 pub fn peers(ni: *mut Ni) -> Vec<(u64, u32)> {
     let mut all = Vec::new();
     // SAFETY: NIs stay until the world ends.
@@ -1906,7 +1910,7 @@ pub fn peers(ni: *mut Ni) -> Vec<(u64, u32)> {
     all
 }
 
-/// Whether the driver lists a connection with that peer.
+/// Returns whether the driver lists a connection with that peer.
 pub fn connected(ni: *mut Ni, peer: u64) -> bool {
     // SAFETY: NIs stay until the world ends.
     unsafe {
@@ -1928,7 +1932,7 @@ pub fn connected(ni: *mut Ni, peer: u64) -> bool {
     }
 }
 
-/// A node's LNet is gone: it lost its power.
+/// Drops LNet of a node that lost its power.
 pub fn forget(node: usize) {
     let world = w();
     // SAFETY: Messages and NIs stay until the world ends.
@@ -1944,14 +1948,14 @@ pub fn forget(node: usize) {
     }
 }
 
-/// Whether no node has a message that has not ended.
+/// Returns whether all messages of all nodes have ended.
 pub fn none_left() -> bool {
     // SAFETY: Messages stay until the world ends.
     let done = |m: &*mut Msg| unsafe { (**m).owner == Owner::Done };
     w().lnet.msgs.iter().all(done)
 }
 
-/// Messages of a node that have not ended.
+/// Returns the number of messages of a node that have not ended.
 pub fn left(node: usize) -> usize {
     w().lnet
         .msgs
@@ -1965,7 +1969,7 @@ pub fn left(node: usize) -> usize {
         .count()
 }
 
-/// Frees what stays until the world ends.
+/// Frees the objects that stay until the world ends.
 pub fn clear() {
     for msg in w().lnet.msgs.drain(..) {
         // SAFETY: The world is over.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Locks, what lockdep asks of them, and completions.
+//! Locks with the checks of lockdep, and completions.
 //!
-//! Two locks of one class are one to lockdep. Checked: that no two classes are ever taken in both
-//! orders, that nobody sleeps with a spin lock or in a softirq, and that a lock which a softirq takes is
+//! Two locks of one class are one lock for lockdep. The checks: no two classes are ever taken in
+//! both orders; no task sleeps with a spin lock or in a softirq; a lock that a softirq takes is
 //! taken elsewhere with bottom halves off.
 
 use std::ffi::CStr;
@@ -21,7 +21,7 @@ use crate::{
     }, //
 };
 
-/// A lock that a task has.
+/// Lock that a task holds.
 #[derive(Clone, Copy)]
 pub struct Held {
     lock: usize,
@@ -49,17 +49,17 @@ fn text(name: *const u8) -> String {
 
 #[derive(Default)]
 struct Class {
-    /// Classes that were taken while this one was held.
+    /// Classes that were taken while this class was held.
     then: Set,
     in_softirq: bool,
     bh_on: bool,
 }
 
-/// Classes by their number.
+/// Set of classes by their number.
 #[derive(Clone, Copy, Default)]
 struct Set([u64; 2]);
 
-/// More than there are.
+/// Upper limit of the number of classes.
 const CLASSES: usize = 128;
 
 impl Set {
@@ -72,12 +72,12 @@ impl Set {
     }
 }
 
-/// What is known of the classes of a world.
+/// Classes of the locks of a world, and their order.
 pub struct Classes {
-    /// The key of each and its number plus 1, by a hash of the key; 0: free.
+    /// Key of each class and its number plus 1, by a hash of the key; 0: free.
     numbers: [(usize, u32); 2 * CLASSES],
     known: Vec<Class>,
-    /// How many locks were taken.
+    /// Number of locks taken.
     pub taken: u64,
 }
 
@@ -92,7 +92,8 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// The number of a lock's class. The lock remembers it: it does not outlive the world.
+    /// Returns the number of a lock's class. The lock stores it, because it does not outlive the
+    /// world.
     #[inline]
     fn number_of(&mut self, lock: &mut spinlock_t) -> usize {
         if lock.number == 0 {
@@ -101,7 +102,7 @@ impl Classes {
         lock.number as usize - 1
     }
 
-    /// The number of the class with that key.
+    /// Returns the number of the class with that key.
     fn number(&mut self, key: usize) -> usize {
         let mut at = (key >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         loop {
@@ -138,14 +139,14 @@ impl Classes {
     }
 }
 
-/// Whether bottom halves are off for the task that runs.
+/// Returns whether bottom halves are off for the current task.
 fn bh_off() -> bool {
     let s = &w().sched;
     let task = &s.tasks[s.current];
     task.kind == Kind::Softirq || task.held.iter().any(|h| h.bh)
 }
 
-/// Before it is taken. Its class.
+/// Checks the rules before a lock is taken. Returns its class.
 #[inline]
 fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
     let world = w();
@@ -243,7 +244,7 @@ pub fn try_take(lock: *mut spinlock_t, spin: bool, bh: bool) -> bool {
     true
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 pub fn give(lock: *mut spinlock_t) {
     let s = &mut w().sched;
     let tid = s.current;
@@ -258,25 +259,26 @@ pub fn give(lock: *mut spinlock_t) {
     // SAFETY: As above.
     unsafe { (*lock).owner = 0 };
     let held = &mut s.tasks[tid].held;
-    // A lock is there once, and nearly always is the last.
+    // A task holds a lock once, and nearly always releases the last one first.
     match held.last() {
         Some(last) if last.lock == lock as usize => drop(held.pop()),
         _ => held.retain(|h| h.lock != lock as usize),
     }
-    // SAFETY: As above. Who sleeps has said so; who was killed meanwhile has, too.
+    // SAFETY: As above. A task that sleeps on the lock has set the word, also if it was killed
+    // meanwhile.
     if unsafe { core::mem::replace(&mut (*lock).wanted, 0) } != 0 {
         sched::wake_all(lock as usize);
     }
     sched::point();
 }
 
-/// Whether the task that runs has it.
+/// Returns whether the current task holds the lock.
 pub fn mine(lock: *const spinlock_t) -> bool {
     // SAFETY: The caller has a valid lock.
     unsafe { (*lock).owner == w().sched.current + 1 }
 }
 
-/// A lock of the C that is simulated.
+/// Creates a lock for the simulated C.
 pub fn new(class: &'static CStr) -> spinlock_t {
     spinlock_t {
         owner: 0,
@@ -287,7 +289,7 @@ pub fn new(class: &'static CStr) -> spinlock_t {
     }
 }
 
-/// The task that runs may sleep here.
+/// Checks that the current task may sleep here.
 pub fn might_sleep(what: &str) {
     let s = &w().sched;
     let Some(task) = s.tasks.get(s.current) else {
@@ -301,12 +303,13 @@ pub fn might_sleep(what: &str) {
     }
 }
 
-/// The task that runs has no lock at all of the driver's.
+/// Checks that the current task holds no lock of the driver.
 pub fn no_spin_lock(what: &str) {
     might_sleep(what);
 }
 
-/// The task that runs, in a softirq or not, has no spin lock: what it does now may take long.
+/// Checks that the current task, in a softirq or not, holds no spin lock: the operation may take
+/// long.
 pub fn takes_long(what: &str) {
     let s = &w().sched;
     let task = s.tasks.get(s.current);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory: `kmalloc()` and pages, who has them, and what was written after it was freed.
+//! Memory: `kmalloc()` and pages, their owners, and writes after a free.
 //!
-//! Freed memory rests until the world ends, filled with a pattern that is looked at then. An
-//! allocation fails if the world says so.
+//! Freed memory rests until the world ends, filled with a pattern that is checked then. An
+//! allocation fails if the world injects the fault.
 
 use std::{
     alloc::{
@@ -33,9 +33,9 @@ const FRESH: u8 = 0xa5;
 const FREED: u8 = 0x6b;
 /// Blocks up to this size rest after they are freed.
 const RESTS: usize = 1024;
-/// Of larger ones so many bytes are spoilt when they are freed.
+/// Number of bytes of a larger block that are spoilt when the block is freed.
 const SPOILT: usize = 512;
-/// So many blocks of a size are kept for the next world.
+/// Number of blocks of a size that are kept for the next world.
 const SPARES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,32 +45,32 @@ enum State {
     Resting,
 }
 
-/// A block that was got from the host. It stays known from world to world, so that neither the host's
-/// allocator nor the map is asked for much when worlds are small and many.
+/// Block from the host's allocator. It stays known from world to world, so that small worlds in
+/// large numbers use neither the host's allocator nor the map much.
 #[derive(Clone, Copy)]
 struct Block {
     addr: usize,
-    /// The exponent of what it really has.
+    /// Exponent of the block's real size.
     class: u32,
     state: State,
     size: usize,
     node: usize,
     nr: u64,
-    /// Where it is in the list of those that live.
+    /// Index in the list of live blocks.
     at: usize,
 }
 
-/// All blocks.
+/// Blocks of all worlds.
 ///
-/// INVARIANT: a block is in `by_addr`; in `spare[class]` exactly while it is `Spare`; in `live`, at its
-/// `at`, exactly while it is `Live`; in `resting` exactly while it is `Resting`.
+/// INVARIANT: a block is in `by_addr`; in `spare[class]` exactly while it is `Spare`; in `live`, at
+/// its `at`, exactly while it is `Live`; in `resting` exactly while it is `Resting`.
 struct Heap {
     blocks: Vec<Block>,
     by_addr: Map<usize, u32>,
     spare: [Vec<u32>; 32],
     live: Vec<u32>,
     resting: Vec<u32>,
-    /// Places of blocks that were given back to the host.
+    /// Indices of blocks that were given back to the host.
     unused: Vec<u32>,
     nr: u64,
 }
@@ -87,7 +87,8 @@ thread_local! {
     }) };
 }
 
-/// Blocks have the size of a power of two, and are aligned to it as far as pages are.
+/// Returns the layout of a class: the size is a power of two, with that alignment, up to that of
+/// pages.
 fn layout(class: u32) -> Layout {
     let size = 1_usize << class;
     Layout::from_size_align(size, size.min(4096)).expect("a size that exists")
@@ -139,7 +140,7 @@ impl Heap {
         i
     }
 
-    /// The block of an address, if it lives.
+    /// Returns the block at an address, if it is live.
     fn live(&self, p: usize) -> Option<u32> {
         let i = *self.by_addr.get(&p)?;
         (self.blocks[i as usize].state == State::Live).then_some(i)
@@ -175,12 +176,12 @@ impl Heap {
     }
 }
 
-/// Allocates for the node that runs.
+/// Allocates memory for the current node.
 pub fn get_for_node(size: usize, align: usize, fill: u8) -> *mut u8 {
     get_for(sched::node(), size, align, fill)
 }
 
-/// Pages of an application; they stay until the world ends.
+/// Allocates pages for an application; they stay until the world ends.
 pub fn get_pages(size: usize, fill: u8) -> *mut u8 {
     get_for(usize::MAX, size, 4096, fill)
 }
@@ -190,7 +191,7 @@ fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
     // SAFETY: Allocated.
     unsafe {
         if fill == FRESH && size > 2 * SPOILT {
-            // A buffer: nobody is to rely on what begins or ends it.
+            // A buffer: no code may rely on its first and last bytes.
             p.write_bytes(fill, SPOILT);
             p.add(size - SPOILT).write_bytes(fill, SPOILT);
         } else {
@@ -200,7 +201,7 @@ fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
     p
 }
 
-/// Frees.
+/// Frees memory.
 pub fn put(p: *const u8) {
     if p.is_null() {
         return;
@@ -222,12 +223,12 @@ pub fn put(p: *const u8) {
     HEAP.with(|h| h.borrow_mut().free(i));
 }
 
-/// How many allocations there were in this world.
+/// Returns the number of allocations in this world.
 pub fn allocations() -> u64 {
     HEAP.with(|h| h.borrow().nr)
 }
 
-/// What is left on a node, for the story; empty: nothing.
+/// Returns the allocations that a node has left, for the story; empty if there are none.
 pub fn left(node: usize) -> Vec<(u64, usize)> {
     let mut left: Vec<_> = HEAP.with(|h| {
         let h = h.borrow();
@@ -242,7 +243,7 @@ pub fn left(node: usize) -> Vec<(u64, usize)> {
     left
 }
 
-/// The first node that something is left of; `usize::MAX` if none.
+/// Returns the first node that has allocations left; `usize::MAX` if none has.
 pub fn least_node() -> usize {
     HEAP.with(|h| {
         let h = h.borrow();
@@ -251,7 +252,7 @@ pub fn least_node() -> usize {
     })
 }
 
-/// A node's memory is gone: it lost its power.
+/// Drops the memory of a node that lost its power.
 pub fn forget(node: usize) {
     HEAP.with(|h| {
         let h = &mut *h.borrow_mut();
@@ -264,18 +265,18 @@ pub fn forget(node: usize) {
     });
 }
 
-/// Where the first byte is that is not as it was left, if any.
+/// Returns the offset of the first byte that changed after the free, if any.
 fn written(bytes: &[u8]) -> Option<usize> {
     const WORD: [u8; 16] = [FREED; 16];
     let mut words = bytes.chunks_exact(16);
-    // Nearly always all are, so this looks at many at a time.
+    // The comparison looks at many bytes at a time, because nearly always all are right.
     if words.all(|w| w == WORD) && words.remainder().iter().all(|b| *b == FREED) {
         return None;
     }
     bytes.iter().position(|b| *b != FREED)
 }
 
-/// Frees all of it, and tells whether something was written after it was freed.
+/// Frees all memory, and returns a description of a write after a free, if there was one.
 pub fn clear() -> Option<String> {
     HEAP.with(|h| {
         let h = &mut *h.borrow_mut();
@@ -300,7 +301,7 @@ pub fn clear() -> Option<String> {
     })
 }
 
-/// `what` allocates with `GFP_KERNEL`: of the C that is simulated, or of the driver.
+/// Checks an allocation of `what` with `GFP_KERNEL`, in the simulated C or in the driver.
 pub fn allocates(what: &str) {
     let task = &w().sched.tasks[sched::current()];
     if task.nofs == 0 && task.for_storage {
@@ -367,11 +368,11 @@ pub unsafe extern "C" fn ro2ibk_kvmalloc(size: usize, flags: u32) -> *mut c_void
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_kvfree(p: *const c_void) {
-    // vfree() may sleep only in kernels that say so; kvfree() of small memory does not.
+    // vfree() may sleep only in kernels that allow it; kvfree() of small memory does not.
     put(p.cast());
 }
 
-/// A page of the world is its address.
+/// Allocates a page; the pointer of a page of the world is its address.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_alloc_page() -> *mut page {
     lock::might_sleep("alloc_page");

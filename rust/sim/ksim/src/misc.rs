@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rest of the kernel: time, debugfs, printing, random numbers, CPUs.
+//! Other parts of the kernel: time, debugfs, printing, random numbers, CPUs.
 
 use std::mem::offset_of;
 
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ktime_get() -> i64 {
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_ktime_get_real() -> i64 {
-    // Nodes do not agree, and did not boot at the same time.
+    // The clocks of nodes differ, and the nodes did not boot at the same time.
     (1_700_000_000 + sched::node() as i64 * 5) * 1_000_000_000 + sched::now() as i64
 }
 #[no_mangle]
@@ -44,16 +44,16 @@ pub unsafe extern "C" fn ro2ibk_fsleep(us: usize) {
 
 // debugfs
 
-/// A file or a directory.
+/// File or directory of debugfs.
 pub struct Dentry {
     node: usize,
     file: *mut r::ro2ib_debugfs_file,
     readers: usize,
-    /// Taken away, or its node lost its power.
+    /// The driver removed it, or its node lost its power.
     pub gone: bool,
 }
 
-/// The files of a node.
+/// Returns the files of a node.
 pub fn files(node: usize) -> Vec<*mut Dentry> {
     w().dentries
         .iter()
@@ -63,7 +63,7 @@ pub fn files(node: usize) -> Vec<*mut Dentry> {
         .collect()
 }
 
-/// How many entries of a node are left.
+/// Returns the number of entries of a node that are left.
 pub fn entries(node: usize) -> usize {
     w().dentries
         .iter()
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn ro2ib_debugfs_write(
     true
 }
 
-// The rest
+// Other functions
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *const u8, len: i32) {
@@ -158,19 +158,19 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
     if text.contains("connecting failed: the queue pair went into") {
         violation("an attempt ends, and what the CM has to say of it is not told");
     }
-    // What the driver only says if it is wrong itself.
+    // Messages that the driver only logs on a bug of its own.
     const WRONG: [&str; 3] = [
         "a message was dropped without a cause",
         "completion for a receive that was not posted",
         "completion for a send that was not posted",
     ];
-    // Once for each load, so the first world that comes to it fails.
+    // Printed once for each load of the module, so the first world that causes it fails.
     if level <= 4 && WRONG.iter().any(|wrong| text.contains(wrong)) {
         violation(&format!("the driver says: {}", text.trim_end()));
     }
 }
 
-/// A word that C has the address of.
+/// Word whose address C has.
 #[repr(transparent)]
 pub struct Address(*const u32);
 
@@ -179,10 +179,10 @@ unsafe impl Sync for Address {}
 
 /// LNet's debug log is off.
 static DK_OFF: u32 = 0;
-/// Which lines are wanted.
+/// Mask of the debug levels.
 #[no_mangle]
 pub static ro2ib_dk_debug: Address = Address(&raw const DK_OFF);
-/// Of whom.
+/// Mask of the subsystems.
 #[no_mangle]
 pub static ro2ib_dk_subsystems: Address = Address(&raw const DK_OFF);
 
@@ -235,8 +235,9 @@ pub unsafe extern "C" fn ro2ib_log_untrusted_allowed() -> bool {
     true
 }
 
-/// All that run now in a softirq have returned, and so have completion handlers in a work item: those do
-/// not sleep, which is what `synchronize_rcu_tasks()` waits for.
+/// Waits until all callbacks that run now in a softirq have returned, and so have completion
+/// handlers in a work item: these do not sleep, which is the condition that
+/// `synchronize_rcu_tasks()` waits for.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_synchronize_callbacks() {
     lock::might_sleep("synchronize_rcu");
@@ -315,7 +316,7 @@ pub unsafe extern "C" fn ro2ib_layout() -> *const r::ro2ib_layout {
     &LAYOUT
 }
 
-/// A node's files are gone: it lost its power.
+/// Drops the files of a node that lost its power.
 pub fn forget(d: *mut Dentry, node: usize) {
     // SAFETY: Entries stay until the world ends.
     unsafe {

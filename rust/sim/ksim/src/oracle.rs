@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a node's driver did, as its devices saw it. What the driver says of itself is compared with that, by
-//! `oracle_check.rs` of the runner.
+//! True counts of a node's driver, as its devices saw them. `oracle_check.rs` of the runner
+//! compares the driver's own counters with them.
 
 use crate::{
     decl::r::*,
     world::w, //
 };
 
-/// Numbers of a node since the world began.
+/// Counts of a node since the world began.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Truth {
-    /// Messages posted, NOOPs too.
+    /// Messages posted, with NOOPs.
     pub tx_msgs: u64,
     /// NOOPs among them.
     pub tx_noops: u64,
     /// Work requests that the send queue took.
     pub wrs: u64,
-    /// Posts that it took something of.
+    /// Posts of which the send queue took a work request.
     pub doorbells: u64,
-    /// Its completions that the driver was called with.
+    /// Completions of sends that the driver got.
     pub cqes: u64,
-    /// Completions of receives that the driver was called with.
+    /// Completions of receives that the driver got.
     pub recv_cqes: u64,
-    /// A queue pair went with completions that nobody will see: what is said of those is about right.
+    /// A queue pair was destroyed with completions that no driver sees: the driver's counts of
+    /// these are approximate.
     pub undrained: bool,
-    /// Messages that the driver gave back to LNet with an error; a GET and its REPLY are one.
+    /// Messages that the driver finalized with an error; a GET and its REPLY are one message.
     pub messages: u64,
-    /// Queue pairs of which a work request was refused when it was posted.
+    /// Queue pairs that refused a work request when it was posted.
     pub refused_qps: u32,
 }
 
 impl Truth {
-    /// By the names that the driver has for them.
+    /// Returns the counts with the driver's names.
     pub fn named(&self) -> [(&'static str, u64); 6] {
         [
             ("tx_msgs", self.tx_msgs),
@@ -44,7 +45,7 @@ impl Truth {
         ]
     }
 
-    /// A completion is handed to the driver.
+    /// Counts a completion that the driver gets.
     pub(crate) fn completes(&mut self, wc: &ib_wc) {
         if wc.opcode == ib_wc_opcode_IB_WC_RECV {
             self.recv_cqes = self.recv_cqes.wrapping_add(1);
@@ -53,7 +54,8 @@ impl Truth {
         }
     }
 
-    /// The send queue takes a work request, of a message if it has that element; `rings`: the first of a post.
+    /// Counts a work request that the send queue takes, of a message if it has that element;
+    /// `rings`: the first work request of a post.
     ///
     /// # Safety
     ///
@@ -71,18 +73,19 @@ impl Truth {
         }
     }
 
-    /// It takes a marker, whose completion says that the queue is drained: people are not told of that.
+    /// Counts a marker in the send queue, whose completion shows that the queue is drained: no
+    /// counter of the driver includes it.
     pub(crate) fn marks(&mut self) {
         self.cqes = self.cqes.wrapping_sub(1);
     }
 
-    /// The same of the receive queue.
+    /// Counts such a marker in the receive queue.
     pub(crate) fn marks_recv(&mut self) {
         self.recv_cqes = self.recv_cqes.wrapping_sub(1);
     }
 }
 
-/// That of a node.
+/// Returns the counts of a node.
 pub(crate) fn of(node: usize) -> &'static mut Truth {
     &mut w().nodes[node].truth
 }

@@ -3,12 +3,12 @@
 //! Random numbers: xoshiro256++, seeded by splitmix64. The same seed gives the same numbers, on any
 //! machine and with any release of any library, because seeds are kept in files.
 
-/// A source of numbers.
+/// Source of random numbers.
 #[derive(Clone)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// From a seed.
+    /// Creates a source from a seed.
     pub fn new(seed: u64) -> Self {
         let mut z = seed;
         let mut next = || {
@@ -21,7 +21,7 @@ impl Rng {
         Self([next(), next(), next(), next()])
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[inline]
     pub fn u64(&mut self) -> u64 {
         let s = &mut self.0;
@@ -36,57 +36,58 @@ impl Rng {
         result
     }
 
-    /// Less than `n`; 0 if that is 0.
+    /// Returns a number less than `n`; 0 if `n` is 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// From `lo` to `hi`, both included.
+    /// Returns a number from `lo` to `hi`, both included.
     #[inline]
     pub fn range(&mut self, lo: u64, hi: u64) -> u64 {
         lo + self.below(hi.saturating_sub(lo) + 1)
     }
 
-    /// True in `n` of a million cases.
+    /// Returns true in `n` of a million cases.
     #[inline]
     pub fn ppm(&mut self, n: u32) -> bool {
         n != 0 && self.below(1_000_000) < u64::from(n)
     }
 
-    /// True in one of `n` cases.
+    /// Returns true in one of `n` cases.
     #[inline]
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of them.
+    /// Returns one of the elements.
     #[inline]
     pub fn of<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 }
 
-/// Entries of the table of a [`Rarely`].
+/// Number of entries of the table of a [`Rarely`].
 const AHEAD: usize = 64;
 
-/// True in so many of a million cases, each for itself, as [`Rng::ppm`]; but a number is drawn for the cases until
-/// the next that is, and not for each.
+/// Event that is true in a number of a million cases, independently, as [`Rng::ppm`]; but it draws
+/// one number for all the cases until the next true case, not one for each case.
 pub struct Rarely {
-    /// Cases that are not, until one is.
+    /// Number of false cases before the next true case.
     left: u64,
-    /// `past[i]`: the chance, in 2^64ths, that it is not before case `i + 1`. Whole numbers: the same on any machine.
+    /// `past[i]`: the probability, in 2^64ths, that no case before case `i + 1` is true. Whole
+    /// numbers: the same on any machine.
     past: [u64; AHEAD],
 }
 
 impl Rarely {
-    /// Never.
+    /// Event that never happens.
     pub const NEVER: Self = Self {
         left: u64::MAX,
         past: [u64::MAX; AHEAD],
     };
 
-    /// In so many of a million.
+    /// Creates an event that happens in `ppm` of a million cases.
     pub fn new(ppm: u32, rng: &mut Rng) -> Self {
         let mut new = Self::NEVER;
         if ppm == 0 {
@@ -102,7 +103,7 @@ impl Rarely {
         new
     }
 
-    /// Cases that are not, until the next that is.
+    /// Returns a random number of false cases before the next true case.
     #[cold]
     fn draw(&self, rng: &mut Rng) -> u64 {
         let mut left = 0;
@@ -110,14 +111,14 @@ impl Rarely {
             let drawn = rng.u64();
             let these = self.past.partition_point(|past| drawn < *past);
             left += these as u64;
-            // What was before has no part in what follows.
+            // The earlier cases have no influence on the following cases.
             if these < AHEAD {
                 return left;
             }
         }
     }
 
-    /// Whether this case is.
+    /// Returns whether the event happens in this case.
     #[inline]
     pub fn is(&mut self, rng: &mut Rng) -> bool {
         if self.left != 0 {
@@ -146,7 +147,7 @@ mod tests {
                 last = is;
             }
             let p = f64::from(ppm) / 1e6;
-            // Six standard deviations; what comes after one is as likely as any other.
+            // Six standard deviations; the cases after a true case are as likely as any others.
             for (n, p) in [(n, p), (twice, p * p)] {
                 let error = (f64::from(n) - 4e6 * p).abs();
                 assert!(

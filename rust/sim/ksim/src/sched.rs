@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tasks, time, and who runs next.
+//! Tasks, time, and the choice of the next task.
 //!
-//! A task is a coroutine with a stack of its own: a work item, a completion handler, an event of the
-//! CM, a caller of LNet. One of them runs at a time. At each [`point`] (a lock, an atomic, a call of the
-//! C that is simulated) the scheduler may run another; that is drawn from the seed, so the seed gives
-//! the run again. Coroutines and not threads: a switch is a few instructions, and a small world takes
-//! less than a millisecond.
+//! A task is a coroutine with a stack of its own: a work item, a completion handler, an event of
+//! the CM, a caller of LNet. One of them runs at a time. At each [`point`] (a lock, an atomic, a
+//! call of the simulated C) the scheduler may run another task. The seed determines the choice, so
+//! the same seed repeats the run. Tasks are coroutines and not threads: a switch is a few
+//! instructions, and a small world takes less than a millisecond.
 //!
-//! Time is a number. It passes a little with each step, and jumps to the next event when nobody can run;
-//! at times it jumps although somebody could: then that one was slow.
+//! Time is a number. It advances a little with each step, and jumps to the next event when no task
+//! can run; sometimes it jumps although a task could run: that task was slow then.
 //!
 //! # Invariants
 //!
-//! A task that is runnable is in `runnable`, once. An event belongs to no task: it only changes state
-//! and wakes or starts tasks, and never calls the driver.
+//! A task that is runnable is in `runnable`, once. An event belongs to no task: it only changes
+//! state and wakes or starts tasks, and never calls the driver.
 
 use std::{
     cell::RefCell,
@@ -42,28 +42,28 @@ use crate::{
     }, //
 };
 
-/// A task's number; never used again.
+/// Number of a task; never used again.
 pub type Tid = usize;
 
 /// No task: the scheduler itself, or an event.
 pub const NONE: Tid = usize::MAX;
 
-/// Bytes of a stack; only what is touched is there.
+/// Size of a stack in bytes; only touched pages take memory.
 const STACK: usize = 256 << 10;
 
-/// A microsecond of the simulated time, which is in nanoseconds.
+/// Microsecond of the simulated time, which is in nanoseconds.
 pub const US: u64 = 1_000;
-/// A millisecond.
+/// Millisecond.
 pub const MS: u64 = 1_000_000;
-/// A second.
+/// Second.
 pub const SEC: u64 = 1_000_000_000;
 
-/// What a task may do.
+/// Context of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It may sleep.
+    /// The task may sleep.
     Process,
-    /// It must not, and no other softirq of its CPU runs meanwhile.
+    /// The task must not sleep, and no other softirq of its CPU runs meanwhile.
     Softirq,
 }
 
@@ -76,23 +76,22 @@ enum State {
 
 type Co = Coroutine<(), (), (), DefaultStack>;
 
-/// A task.
 pub struct Task {
-    /// For the story.
+    /// Name for the story.
     pub name: &'static str,
-    /// On which node.
+    /// Node of the task.
     pub node: usize,
-    /// What it may do.
+    /// Context of the task.
     pub kind: Kind,
-    /// Locks it has, in order.
+    /// Locks that the task holds, in order.
     pub held: Vec<Held>,
     /// Depth of `memalloc_nofs_save()`.
     pub nofs: u32,
-    /// A file system may wait for it: it is not what an administrator does.
+    /// A file system may wait for the task: it is no operation of an administrator.
     pub for_storage: bool,
     state: State,
     at: usize,
-    /// Others that sleep in the same place; [`NONE`].
+    /// Next task that sleeps in the same bucket, or [`NONE`].
     before: Tid,
     behind: Tid,
     prio: u64,
@@ -126,11 +125,11 @@ impl Ord for Event {
     }
 }
 
-/// Who sleeps, in a place by a hash of the key; the lists are linked through the tasks.
+/// Sleeping tasks, in buckets by a hash of the key; the lists are linked through the tasks.
 ///
-/// INVARIANT: a task that is `Blocked` by a key that somebody may wake is in the list of its place.
+/// INVARIANT: a task that is `Blocked` by a key that a task may wake is in the list of its place.
 struct Sleeping {
-    /// The first of each place.
+    /// First task of each bucket.
     places: Vec<Tid>,
 }
 
@@ -176,38 +175,38 @@ impl Sleeping {
     }
 }
 
-/// How the next task is chosen.
+/// Policy by which the next task is chosen.
 #[derive(Clone, Copy, Debug)]
 pub enum Policy {
-    /// At a point another one runs in so many of a million cases, any.
+    /// At a point a random other task runs, in this number of a million cases.
     Random(u32),
-    /// The one with the highest priority, always; at a point the priority of the one that runs becomes
-    /// the lowest in so many of a million cases (probabilistic concurrency testing).
+    /// The task with the highest priority always runs; at a point the priority of the current task
+    /// becomes the lowest in this number of a million cases (probabilistic concurrency testing).
     Priority(u32),
 }
 
-/// The scheduler.
+/// Scheduler of a world.
 pub struct Sched {
     /// Nanoseconds since the world began.
     pub now: u64,
-    /// Who runs.
+    /// Task that runs.
     pub current: Tid,
-    /// All tasks there ever were.
+    /// Tasks of the world, ended ones too.
     pub tasks: Vec<Task>,
-    /// How often a task was resumed.
+    /// Number of resumes of tasks.
     pub steps: u64,
-    /// How many points there were.
+    /// Number of points.
     pub points: u64,
     policy: Policy,
-    /// Whether the policy says that another runs.
+    /// Event that the policy switches to another task.
     switch: Rarely,
-    /// In so many of a million steps time jumps although somebody could run.
+    /// Number of steps of a million in which time jumps although a task could run.
     pub jump_ppm: u32,
-    /// By at most so much.
+    /// Longest jump.
     pub jump_max: u64,
-    /// The points at which the task sleeps for a while: its CPU was taken away.
+    /// Event that the task loses its CPU at a point, and sleeps for a while.
     stall: Rarely,
-    /// For at most so long.
+    /// Longest such sleep.
     stall_max: u64,
     rng: Rng,
     runnable: Vec<Tid>,
@@ -224,7 +223,7 @@ thread_local! {
 }
 
 impl Sched {
-    /// Nothing to do yet.
+    /// Creates a scheduler without tasks.
     pub fn new(rng: Rng) -> Self {
         Self {
             now: 1000 * SEC,
@@ -248,14 +247,15 @@ impl Sched {
         }
     }
 
-    /// How the next task is chosen from now on.
+    /// Sets the policy for the choice of the next task.
     pub fn choose(&mut self, policy: Policy) {
         let (Policy::Random(ppm) | Policy::Priority(ppm)) = policy;
         self.policy = policy;
         self.switch = Rarely::new(ppm, &mut self.rng);
     }
 
-    /// In so many of a million points a task loses its CPU from now on, for at most so many nanoseconds.
+    /// Makes a task lose its CPU at `ppm` of a million points from now on, for at most `max`
+    /// nanoseconds.
     pub fn stall(&mut self, ppm: u32, max: u64) {
         self.stall = Rarely::new(ppm, &mut self.rng);
         self.stall_max = max;
@@ -294,7 +294,7 @@ impl Sched {
         }
     }
 
-    /// Whether the one that runs lets another run here.
+    /// Returns whether the current task lets another task run here.
     #[inline]
     fn switches(&mut self) -> bool {
         match self.policy {
@@ -305,7 +305,7 @@ impl Sched {
                 }
                 let low = self.seq;
                 self.seq += 1;
-                // Lower than any that was given when it began.
+                // Lower than any initial priority.
                 self.tasks[self.current].prio = u64::from(u32::MAX).saturating_sub(low);
                 true
             }
@@ -347,13 +347,14 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
     tid
 }
 
-/// Whether the task that runs has that name.
+/// Returns whether the current task has that name.
 pub fn is_running(name: &str) -> bool {
     let s = &w().sched;
     s.tasks.get(s.current).is_some_and(|task| task.name == name)
 }
 
-/// Whether the task with that name may be what a file system waits for: all but what administrators do.
+/// Returns whether a file system may wait for the task with that name: all but operations of
+/// administrators.
 fn for_storage(name: &str) -> bool {
     let config = ["up", "down", "happens", "boot", "ib_event"].contains(&name);
     !config && !name.starts_with("Ni::") && !name.starts_with("Driver::")
@@ -363,7 +364,7 @@ fn calls(kind: Kind, name: &str) -> bool {
     kind == Kind::Softirq || name == "cq"
 }
 
-/// Softirqs and completion handlers of a node that have not ended.
+/// Returns the softirqs and completion handlers of a node that have not ended.
 pub fn callers(node: usize) -> Vec<Tid> {
     let s = &w().sched;
     s.callers.get(node).cloned().unwrap_or_default()
@@ -379,7 +380,7 @@ impl Sched {
     }
 }
 
-/// Takes back a task that has not begun. False: it has.
+/// Cancels a task that has not begun. Returns false if it has.
 pub fn unspawn(tid: Tid) -> bool {
     let s = &mut w().sched;
     if s.tasks[tid].start.is_none() {
@@ -392,7 +393,7 @@ pub fn unspawn(tid: Tid) -> bool {
     true
 }
 
-/// Ends all tasks of a node, wherever they are: it lost its power.
+/// Ends all tasks of a node that lost its power, at any point of their code.
 pub fn kill(node: usize) {
     let s = &mut w().sched;
     for tid in 0..s.tasks.len() {
@@ -416,12 +417,12 @@ pub fn kill(node: usize) {
     }
 }
 
-/// What tasks sleep on that wait for the end of one.
+/// Returns the key that tasks sleep on to wait for the end of a task.
 pub fn done_key(tid: Tid) -> usize {
     !tid
 }
 
-/// Whether it has ended.
+/// Returns whether a task has ended.
 pub fn is_done(tid: Tid) -> bool {
     w().sched.tasks[tid].state == State::Done
 }
@@ -433,12 +434,12 @@ pub fn join(tid: Tid) {
     }
 }
 
-/// Who runs.
+/// Returns the current task.
 pub fn current() -> Tid {
     w().sched.current
 }
 
-/// The node that runs.
+/// Returns the node of the current task.
 pub fn node() -> usize {
     let s = &w().sched;
     match s.tasks.get(s.current) {
@@ -447,7 +448,7 @@ pub fn node() -> usize {
     }
 }
 
-/// The simulated time.
+/// Returns the simulated time.
 pub fn now() -> u64 {
     w().sched.now
 }
@@ -460,7 +461,7 @@ fn suspend() {
     unsafe { (*yielder).suspend(()) };
 }
 
-/// Another one may run here.
+/// Lets another task run here, if the policy does so.
 #[inline]
 pub fn point() {
     let s = &mut w().sched;
@@ -476,7 +477,7 @@ pub fn point() {
     }
 }
 
-/// The same where there may be no world, or nobody's turn.
+/// Acts as [`point`] where there may be no world, or no current task.
 #[inline]
 pub fn point_if_any() {
     if crate::world::is_there() {
@@ -484,20 +485,20 @@ pub fn point_if_any() {
     }
 }
 
-/// The task does not run until then, whatever locks it has.
+/// Suspends the task until that time, whatever locks it holds.
 fn nap(until: u64) {
     sleep_until_on(NAP, Some(until));
 }
 
-/// Nobody wakes who sleeps on this.
+/// Key that no task wakes.
 const NAP: usize = 1;
 
-/// Sleeps until somebody wakes the key. Check in a loop.
+/// Sleeps until another task wakes the key. The caller checks its condition in a loop.
 pub fn sleep_on(key: usize) {
     sleep_until_on(key, None);
 }
 
-/// The same, until that time at most; false then.
+/// Sleeps as [`sleep_on`], until that time at most; returns false on timeout.
 pub fn sleep_until_on(key: usize, until: Option<u64>) -> bool {
     let s = &mut w().sched;
     let tid = s.current;
@@ -533,7 +534,7 @@ pub fn sleep(ns: u64) {
     nap(until);
 }
 
-/// Wakes all that sleep on the key.
+/// Wakes all tasks that sleep on the key.
 pub fn wake_all(key: usize) {
     let s = &mut w().sched;
     let mut next = s.sleeping.places[s.sleeping.place(key)];
@@ -548,18 +549,18 @@ pub fn wake_all(key: usize) {
     }
 }
 
-/// Makes place for so many that sleep, before anybody does.
+/// Sizes the table of sleeping tasks for this number of tasks, before any task sleeps.
 pub fn expect(tasks: usize) {
     let s = &mut w().sched;
     s.sleeping = Sleeping::new(tasks);
 }
 
-/// What tells this schedule from others: who ran in which order, and how far each time.
+/// Returns a hash of the schedule: the order of the tasks, and how far each ran.
 pub fn hash() -> u64 {
     w().sched.hash
 }
 
-/// Something happens at that time.
+/// Runs a closure at that time.
 pub fn at(when: u64, what: impl FnOnce() + 'static) {
     let s = &mut w().sched;
     let seq = s.seq;
@@ -571,7 +572,7 @@ pub fn at(when: u64, what: impl FnOnce() + 'static) {
     }));
 }
 
-/// Something happens in a while.
+/// Runs a closure after `ns` nanoseconds.
 pub fn after(ns: u64, what: impl FnOnce() + 'static) {
     let when = now() + ns;
     at(when, what);
@@ -581,8 +582,8 @@ fn bury(co: Option<ManuallyDrop<Co>>) {
     if let Some(co) = co {
         let mut co = ManuallyDrop::into_inner(co);
         if !co.done() {
-            // SAFETY: What is on the stack is not dropped, which is what a loss of power is; it only
-            // owns memory, which the world knows of.
+            // SAFETY: The objects on the stack are not dropped, as in a loss of power; they only own
+            // memory, which the world knows of.
             unsafe { co.force_reset() };
         }
         let stack = co.into_stack();
@@ -629,7 +630,7 @@ fn resume(tid: Tid) {
     }
 }
 
-/// Runs until nothing is left to do, or something is wrong.
+/// Runs until all work is done, or a check fails.
 pub fn run(max_steps: u64, max_time: u64) {
     loop {
         let world = w();
@@ -643,7 +644,7 @@ pub fn run(max_steps: u64, max_time: u64) {
             if event.when <= s.now || jump {
                 if let Some(Reverse(event)) = s.events.pop() {
                     s.now = s.now.max(event.when);
-                    // What does not hold in an event must not go on, and there is no task to stop.
+                    // An event that fails a check must not go on, and there is no task to stop.
                     let what = std::panic::AssertUnwindSafe(event.what);
                     let _ = std::panic::catch_unwind(what);
                 }
@@ -670,7 +671,7 @@ pub fn run(max_steps: u64, max_time: u64) {
     }
 }
 
-/// Those that have not ended, for the story.
+/// Returns the tasks that have not ended, for the story.
 pub fn left() -> Vec<String> {
     let s = &w().sched;
     s.tasks
@@ -686,12 +687,12 @@ pub fn left() -> Vec<String> {
         .collect()
 }
 
-/// Whether one has not ended.
+/// Returns whether a task has not ended.
 pub fn any_left() -> bool {
     w().sched.tasks.iter().any(|t| t.state != State::Done)
 }
 
-/// Forgets all tasks; the world is over.
+/// Forgets all tasks at the end of the world.
 pub fn clear() {
     let s = &mut w().sched;
     for task in &mut s.tasks {

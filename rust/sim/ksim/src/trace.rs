@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Trace points, notices, and numbers of each CPU.
+//! Trace points, notices, and per-CPU counters.
 //!
-//! In some worlds (`looked_at` of the plan) somebody looks at all events. What they say has to hold together: a connection goes
-//! from the state that it was in, has its number for itself, and is over once; one that was up is over as that, and when
-//! the module is unloaded people were told of the end of each; a stage is not longer than the world is old.
+//! In some worlds (`looked_at` of the plan) all events are enabled. Their contents must be
+//! consistent: a connection changes from the state that it was in, has a unique number, and ends
+//! once; an established connection ends as such, and each end was reported when the module is
+//! unloaded; a stage is not longer than the world is old.
 
 use std::{
     borrow::Cow,
@@ -35,60 +36,62 @@ use crate::{
     }, //
 };
 
-/// All events.
+/// Mask of all events.
 const ALL: u32 = 0x1ff;
 
-/// A message of a connection that is up is held back for so long at most, but for credits and room in the send queue.
+/// Longest time for which the driver holds back a message of an established connection, apart from
+/// waits for credits and slots of the send queue.
 const HELD: u64 = 20 * MS;
 
-/// What somebody looks at.
+/// Mask of the enabled events.
 #[no_mangle]
 pub static ro2ib_trace_on: AtomicU32 = AtomicU32::new(0);
 
-/// What events have said so far.
+/// Contents of the events so far.
 #[derive(Default)]
 pub struct Seen {
-    /// The state of a connection, by node, NI and number.
+    /// State of a connection, by node, NI and number.
     states: Map<Which<'static>, String>,
-    /// Connections that are or were up, and of whose end nobody was told.
+    /// Connections that are or were established, and whose end no event has reported.
     ups: Map<Which<'static>, ()>,
-    /// How many events there were.
+    /// Number of events.
     pub events: u64,
-    /// What the connections wait for that stand still.
+    /// Stalled connections, and the reason of each.
     stalls: Map<Which<'static>, (String, u64)>,
-    /// How long what is posted next has waited, but for a credit.
+    /// Wait of the next posted message, without the wait for a credit.
     waited: u64,
-    /// When a connection stood still last: until when, and for how long.
+    /// Last stall of a connection: its end, and its length.
     stood: Map<Which<'static>, (u64, u64)>,
-    /// Numbers of each node.
+    /// Counts of each node.
     told: Map<usize, Told>,
 }
 
-/// What events have told of a node, to compare with what it did and says.
+/// Counts of events of a node, to compare with the counts of the oracle and of the driver.
 #[derive(Clone, Copy, Default)]
 pub struct Told {
     /// Messages posted.
     pub posts: u64,
-    /// Connections that were up, and are over.
+    /// Established connections that have ended.
     pub closes: u64,
     /// Attempts that failed.
     pub fails: u64,
-    /// Requests that were refused.
+    /// Requests that were rejected.
     pub refuses: u64,
 }
 
-/// That of a node.
+/// Returns the counts of a node.
 pub fn told(node: usize) -> Told {
     w().trace.told.get(&node).copied().unwrap_or_default()
 }
 
-/// A node lost its power: its connections tell of nothing any more.
+/// Forgets the connections of a node that lost its power.
 pub fn forget(node: usize) {
     w().trace.stalls.retain(|(of, _, _), _| *of != node);
     w().trace.ups.retain(|(of, _, _), _| *of != node);
 }
 
-/// The module is unloaded: all connections of the node are over, and nobody heard of the end of those that are left.
+/// Checks, when the module is unloaded, that events reported the end of all connections of the
+/// node.
 pub fn unloaded(node: usize) {
     if let Some((_, ni, number)) = w().trace.ups.keys().find(|(of, _, _)| *of == node) {
         violation(&format!(
@@ -97,7 +100,7 @@ pub fn unloaded(node: usize) {
     }
 }
 
-/// Connections of a node that stand still, and what for.
+/// Returns the stalled connections of a node, with their reasons.
 pub fn stalls(node: usize) -> Vec<String> {
     let stalls = &w().trace.stalls;
     let here = stalls.iter().filter(|((of, _, _), _)| *of == node);
@@ -105,13 +108,13 @@ pub fn stalls(node: usize) -> Vec<String> {
         .collect()
 }
 
-/// A world begins.
+/// Resets the state for a new world.
 pub fn begin(looked_at: bool) {
     let on = if looked_at { ALL } else { 0 };
     ro2ib_trace_on.store(on, Ordering::Relaxed);
 }
 
-/// A text of `size` bytes, for as long as the event.
+/// Returns a text of `size` bytes, valid during the event.
 fn text<'a>(p: *const u8, size: u32) -> Cow<'a, str> {
     // SAFETY: The driver passes so many bytes.
     let bytes = unsafe { core::slice::from_raw_parts(p, size as usize) };
@@ -125,10 +128,11 @@ fn word<'a>(p: *const u8) -> Cow<'a, str> {
     text(p, RO2IB_TRACE_WORD)
 }
 
-/// Which connection it is: its node, NI and number.
+/// Key of a connection: its node, NI and number.
 type Which<'a> = (usize, Cow<'a, str>, u32);
 
-/// What all events have; `more` is only written if somebody reads the story.
+/// Checks that the event is enabled, counts it, and returns its connection. Formats `more` only if
+/// the story is recorded.
 fn event<'a>(
     bit: u32,
     name: &str,
@@ -154,7 +158,7 @@ fn event<'a>(
     (sched::node(), ni, c.number)
 }
 
-/// To keep it.
+/// Converts the key into an owned one.
 fn owned((node, ni, number): Which<'_>) -> Which<'static> {
     (node, Cow::Owned(ni.into_owned()), number)
 }
@@ -175,7 +179,7 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
     );
     // SAFETY: The driver passes a valid one.
     let qpn = unsafe { (*c).qpn };
-    // A request may be late, and of an earlier life; and who is foul may say anything of his lives.
+    // A request may be late, and of an earlier life; and a byzantine peer may claim any life.
     let known = sched::is_running("Conn::control") && !byzantine::is_there();
     if known && why.contains("PeerRestarted") && verbs::is_answered(qpn) {
         violation("a connection to the peer's present life ends for an earlier one");
@@ -185,7 +189,7 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
         w().trace.ups.insert(key.clone(), ());
     }
     let before = w().trace.states.insert(key, to.into_owned());
-    // Numbers begin anew with the NI.
+    // Numbers start again with the NI.
     if from != "Init" && before.as_deref() != Some(&*from) {
         violation(&format!(
             "a connection goes from {from}, and was {before:?}"
@@ -267,7 +271,8 @@ pub unsafe extern "C" fn ro2ib_trace_post(
     let node = key.0;
     let mut waited = core::mem::take(&mut w().trace.waited);
     if waited > HELD {
-        // For a credit, and then for room in the send queue; the latter is over when all is posted that there is.
+        // The stall is for a credit, and then for a slot of the send queue; the latter ends when
+        // all queued messages are posted.
         let key = owned(key);
         if let Some((_, begun)) = w().trace.stalls.get(&key) {
             waited = waited.saturating_sub(sched::now().saturating_sub(*begun));
@@ -278,7 +283,7 @@ pub unsafe extern "C" fn ro2ib_trace_post(
             }
         }
     }
-    // What is answered may have to wait until there is a buffer for the answer.
+    // The answer to a request may have to wait for a send buffer.
     if w().eager && op == "IMMEDIATE" && waited > HELD {
         violation(&format!(
             "{op} waited {} ms, and not for a credit",

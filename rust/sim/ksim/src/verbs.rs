@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An RDMA device: protection domains, regions, queue pairs, and what they do to memory.
+//! RDMA device: protection domains, regions, queue pairs, and their accesses to memory.
 //!
-//! A work request is carried out in order, some time after it was posted; its completion comes later
-//! still. Between the two the other side has the message already.
+//! A queue pair carries out work requests in order, some time after they were posted; their
+//! completions come later still. In between the other side already has the message.
 
 use std::{
     collections::VecDeque,
@@ -41,66 +41,66 @@ use crate::{
     }, //
 };
 
-/// A device (`struct ib_device`).
+/// Device (`struct ib_device`).
 pub struct Dev {
-    /// Whose.
+    /// Node of the device.
     pub node: usize,
-    /// Which of the node's.
+    /// Index among the devices of the node.
     pub index: usize,
     name: CString,
     /// Address of its interface, host order.
     pub ip: u32,
     /// Counted references.
     pub refs: usize,
-    /// It can be found and referenced.
+    /// The device can be found and referenced.
     pub registered: bool,
-    /// It was unplugged, and the driver has let go of it.
+    /// The device was unplugged, and the driver has released it.
     pub gone: bool,
-    /// Since when the driver knows that the address is going to.
+    /// Since when the driver knows that the address is about to move away.
     pub moves: Option<u64>,
-    /// Since when the address of its interface is another device's.
+    /// Since when another device has the address of its interface.
     pub moved: Option<u64>,
     /// The link carries messages.
     pub up: bool,
-    /// How often it came up: each time at another speed.
+    /// How often the link came up: each time with another speed.
     pub ups: usize,
-    /// IPoIB has a carrier. Only InfiniBand asks.
+    /// IPoIB has a carrier. Used for InfiniBand only.
     pub carrier: bool,
-    /// The LID that the subnet manager gave its port. Only InfiniBand asks.
+    /// LID that the subnet manager gave its port. Used for InfiniBand only.
     pub lid: u32,
     /// Active MTU in bytes.
     pub mtu: u32,
-    /// Its limits.
+    /// Limits of the device.
     pub attrs: ro2ib_device_attrs,
     /// A provider like rxe: completions in work items, fenced registrations.
     pub software: bool,
-    /// It is iWARP: who is called must not speak first.
+    /// The device is iWARP: the passive side must not send first.
     pub tcp: bool,
     /// Its part of the pool.
     pub cqs: Vec<*mut Cq>,
-    /// One more is being made for it.
+    /// Completion queues are being created for it.
     pub making_cqs: bool,
-    /// Protection domains that live.
+    /// Number of live protection domains.
     pub pds: usize,
-    /// Regions that live.
+    /// Live regions.
     pub mrs: Vec<*mut Mr>,
-    /// Queue pairs that live.
+    /// Number of live queue pairs.
     pub qps: usize,
-    /// Ids bound to it.
+    /// Ids bound to the device.
     pub ids: Vec<*mut Id>,
     handlers: Vec<*mut ib_event_handler>,
     next_key: u32,
-    /// Its node lost its power: nobody counts what it had.
+    /// Its node lost its power: the checks of leaks skip the device.
     pub lost: bool,
 }
 
 impl Dev {
-    /// Whether nothing happens to it, and its link is up.
+    /// Returns whether no event is under way for the device, and its link is up.
     pub fn is_calm(&self) -> bool {
         self.registered && self.up && self.moves.is_none() && self.moved.is_none()
     }
 
-    /// A new one, registered and with its link up.
+    /// Creates a device, registered and with its link up.
     pub fn new(
         node: usize,
         index: usize,
@@ -138,7 +138,7 @@ impl Dev {
         }))
     }
 
-    /// What is left of its objects; empty: nothing.
+    /// Returns a description of its objects that are left; empty if there are none.
     pub fn left(&self) -> String {
         let used: u32 = self.cqs.iter().map(|cq| unsafe { (**cq).used }).sum();
         let mut s = String::new();
@@ -169,7 +169,7 @@ impl Dev {
     }
 }
 
-/// An event of a device or its port, to all handlers.
+/// Delivers an event of a device or its port to all handlers.
 pub fn dispatch(dev: *mut Dev, event: u32) {
     // SAFETY: Devices stay until the world ends.
     let node = unsafe { (*dev).node };
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn ib_unregister_event_handler(h: *mut ib_event_handler) {
     unsafe { (*(*h).device.cast::<Dev>()).handlers.retain(|x| *x != h) };
     lock::give(lock);
 }
-/// No address is lost here.
+/// Returns at once: no address is lost here.
 #[no_mangle]
 pub unsafe extern "C" fn rdma_roce_rescan_device(_dev: *mut ib_device) {
     lock::might_sleep("rtnl_lock");
@@ -335,10 +335,10 @@ pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, le
     }
 }
 
-/// How long a command takes of a device that hangs.
+/// Duration of a command of a device that hangs.
 pub const HANGS: u64 = 60 * SEC;
 
-/// Takes as long as a command of a device that may hang.
+/// Waits as long as a command of the device takes; the device may hang.
 fn command(dev: *mut Dev) {
     // SAFETY: Devices stay until the world ends.
     let (ip, index) = unsafe { ((*dev).ip, (*dev).index) };
@@ -350,7 +350,7 @@ fn command(dev: *mut Dev) {
     }
 }
 
-/// A protection domain.
+/// Protection domain.
 pub struct Pd {
     dev: *mut Dev,
     users: usize,
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn ro2ib_pd_lkey(_pd: *mut ib_pd) -> u32 {
     1
 }
 
-/// A memory region.
+/// Memory region.
 pub struct Mr {
     pd: *mut Pd,
     dev: *mut Dev,
@@ -393,9 +393,9 @@ pub struct Mr {
     iova: u64,
     length: u64,
     max_pages: u32,
-    /// What a registration would make valid.
+    /// Pages that a registration would make valid.
     staged: Vec<(u64, u32)>,
-    /// What the key is valid for.
+    /// Memory that the key is valid for.
     active: Option<Active>,
 }
 
@@ -406,7 +406,7 @@ struct Active {
     parts: Vec<(u64, u32)>,
 }
 
-/// No key of the node opens any of that memory.
+/// Checks that no key of the node opens any of that memory.
 pub fn no_key(node: usize, addr: u64, len: u64) {
     for dev in &w().nodes[node].devs {
         // SAFETY: Devices stay until the world ends, regions until they are deregistered.
@@ -478,7 +478,7 @@ pub unsafe extern "C" fn ro2ib_map_mr_sg(
     sgt: *mut sg_table,
     page_size: u32,
 ) -> i32 {
-    // That of hns does.
+    // That of hns may sleep.
     lock::might_sleep("ib_map_mr_sg");
     mem::allocates("ib_map_mr_sg");
     sched::point();
@@ -537,14 +537,14 @@ pub unsafe extern "C" fn ro2ib_mr_get(
     }
 }
 
-/// The state of a queue pair.
+/// State of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Made.
+    /// Created.
     Init,
-    /// It sends and receives.
+    /// The queue pair sends and receives.
     Rts,
-    /// It does neither, ever again.
+    /// The queue pair neither sends nor receives, ever again.
     Err,
 }
 
@@ -570,76 +570,79 @@ struct Recv {
     len: u32,
 }
 
-/// A queue pair.
+/// Queue pair.
 pub struct Qp {
-    /// Its number.
+    /// Number of the queue pair.
     pub qpn: u32,
-    /// Its device.
+    /// Device of the queue pair.
     pub dev: *mut Dev,
     pd: *mut Pd,
     pub cq: *mut Cq,
     context: *mut c_void,
     event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
-    /// Its state.
+    /// State of the queue pair.
     pub state: State,
-    /// The number of the other side's.
+    /// Number of the other side's queue pair.
     pub peer: u32,
     /// The LID of the other side's port when it was connected.
     lid: u32,
     /// Path MTU in bytes.
     mtu: u32,
-    /// An established connection was told to the driver, or the CM was.
+    /// The driver or the CM learned that the connection is established.
     pub established: bool,
-    /// Since when the side that was called has waited for a word of the other one; `None`: it called.
+    /// Since when the passive side has waited for a message of the active side; `None` on the
+    /// active side.
     pub called: Option<u64>,
-    /// Since when the side that called might have said something; `None`: it was called.
+    /// Since when the active side may send; `None` on the passive side.
     pub calls: Option<u64>,
-    /// Something came.
+    /// A message has arrived.
     heard: bool,
-    /// Retries while the other side has no buffer; 7 is for ever.
+    /// Retries while the other side has no buffer; 7 means without limit.
     pub rnr_retry: u8,
-    /// Retries while nobody answers.
+    /// Retries while the other side does not answer.
     pub retry: u8,
     /// Completions that the driver has not seen.
     pub completions: usize,
-    /// Those that it is seeing.
+    /// Completions that the driver is handling.
     pub handling: usize,
-    /// It is gone; the memory stays until the world ends.
+    /// The queue pair is destroyed; the memory stays until the world ends.
     pub gone: bool,
     caps: ro2ib_qp_caps,
     sq: VecDeque<Wr>,
     rq: VecDeque<Recv>,
-    /// How many of `sq` are carried out, but not acknowledged.
+    /// Number of entries of `sq` that are carried out, but not acknowledged.
     done: usize,
     busy: bool,
     seq: u64,
     rnr: u8,
     silent_since: Option<u64>,
     drained: bool,
-    /// The device did not let it be drained, or only said so.
+    /// The device failed to drain the queue pair, or only claimed to.
     pub undrained: bool,
-    /// It is never flushed.
+    /// The queue pair is never flushed.
     stuck: bool,
-    /// A work request was refused when it was posted.
+    /// The device refused a work request when it was posted.
     refused: bool,
-    /// When it came into the error state.
+    /// Time when the queue pair entered the error state.
     failed_at: Option<u64>,
-    /// What was flushed and the device may use yet, to write or to read: some providers say so before they have told the
-    /// device. Until somebody has waited for them to do that.
+    /// Memory of flushed work requests that the device may still access, to write or to read: some
+    /// providers complete them before the device knows. It may until a task has waited for the
+    /// device to know.
     late: Vec<(u64, u32, bool)>,
     events: usize,
 }
 
-/// After so long the side that was called may speak, for the other one has nothing to say.
+/// Time after which the passive side may send, because the active side has no message.
 const FIRST_WORD: u64 = 5 * SEC;
 
-/// For so long a caller says nothing: longer than an attempt may take, shorter than a message may.
+/// Time for which a shy active side sends no message: longer than an attempt may take, shorter than
+/// the deadline of a message.
 const SHY: u64 = 20 * SEC;
 
-/// For less than that nobody may give up waiting for completions.
+/// The driver must not give up waiting for completions in less time than this.
 const PATIENCE: u64 = 5 * SEC;
 
-/// The queue pair with that number, if it lives.
+/// Returns the live queue pair with that number.
 pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
     w().qps.get(&qpn).copied()
 }
@@ -651,7 +654,7 @@ pub fn connected(node: usize) -> usize {
     w().qps.values().filter(is_so).count()
 }
 
-/// Makes one.
+/// Creates a queue pair.
 pub unsafe fn create_qp(
     pd: *mut ib_pd,
     cq: *mut ib_cq,
@@ -727,7 +730,7 @@ pub unsafe fn create_qp(
     }
 }
 
-/// Destroys one.
+/// Destroys a queue pair.
 pub fn destroy_qp(qp: *mut Qp) {
     lock::might_sleep("ib_destroy_qp");
     sched::point();
@@ -741,7 +744,7 @@ pub fn destroy_qp(qp: *mut Qp) {
         violation("a queue pair is destroyed twice");
     }
     if q.completions != 0 || !q.sq.is_empty() || !q.rq.is_empty() {
-        // On a node that is slow they may just be late.
+        // On a slow node they may just be late.
         q.undrained |= q.failed_at.is_some_and(|at| sched::now() - at >= PATIENCE);
         if !q.undrained {
             violation("a queue pair is destroyed whose completions are still to come");
@@ -762,7 +765,7 @@ pub fn destroy_qp(qp: *mut Qp) {
     }
 }
 
-/// Returns all devices that the nodes have.
+/// Returns the devices of all nodes.
 pub fn all() -> impl Iterator<Item = &'static Dev> {
     // SAFETY: Devices stay until the world ends.
     w().nodes
@@ -770,22 +773,23 @@ pub fn all() -> impl Iterator<Item = &'static Dev> {
         .flat_map(|node| node.devs.iter().map(|dev| unsafe { &**dev }))
 }
 
-/// Whether nothing keeps a device from being used.
+/// Returns whether a device can be used.
 pub fn is_good(dev: *const Dev) -> bool {
     // SAFETY: Devices stay until the world ends.
     unsafe { (*dev).registered && (*dev).up && (*dev).moved.is_none() }
 }
 
-/// QDR, EDR, SDR, and what four lanes of each are: another each time that the link comes up.
+/// QDR, EDR and SDR, and the speed of four lanes of each: the next one each time that the link
+/// comes up.
 const SPEEDS: [(u32, u64); 3] = [(4, 40_000), (32, 100_000), (1, 10_000)];
 
-/// The speed of a device's port, Mb/s.
+/// Returns the speed of a device's port in Mb/s.
 pub fn mbps(dev: *const Dev) -> u64 {
     // SAFETY: Devices stay until the world ends.
     unsafe { SPEEDS[(*dev).ups % 3].1 }
 }
 
-/// Queue pairs of a device over which connections are up.
+/// Returns the queue pairs of a device whose connections are up.
 pub fn up(dev: *const Dev) -> Vec<*mut Qp> {
     // SAFETY: The memory stays until the world ends.
     let is = |qp: &*mut Qp| unsafe {
@@ -794,20 +798,21 @@ pub fn up(dev: *const Dev) -> Vec<*mut Qp> {
     w().qps.values().copied().filter(is).collect()
 }
 
-/// Counts the queue pairs over which connections are up, and whose path MTU is larger than the MTU of the device.
+/// Counts the queue pairs whose connections are up, and whose path MTU is larger than the MTU of
+/// the device.
 pub fn too_large(dev: *const Dev) -> usize {
     // SAFETY: Devices and the memory of queue pairs stay until the world ends.
     let is = |qp: &&*mut Qp| unsafe { (***qp).mtu > (*dev).mtu };
     up(dev).iter().filter(is).count()
 }
 
-/// Whether a queue pair is up yet, or again.
+/// Returns whether a queue pair is up.
 pub fn is_up(qp: *mut Qp) -> bool {
     // SAFETY: As above.
     unsafe { (*qp).state == State::Rts }
 }
 
-/// Whether the other side's queue pair is there, and up.
+/// Returns whether the other side's queue pair exists and is up.
 pub fn is_answered(qpn: u32) -> bool {
     let other = |qp: *mut Qp| {
         // SAFETY: As above.
@@ -854,7 +859,7 @@ fn opcode(op: &Op) -> u32 {
 
 const FLUSHED: u32 = ib_wc_status_IB_WC_WR_FLUSH_ERR;
 
-/// Moves it to the error state: all that is posted is flushed.
+/// Moves a queue pair to the error state: the device flushes all posted work requests.
 pub fn to_err(qp: *mut Qp) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
@@ -887,17 +892,17 @@ pub fn to_err(qp: *mut Qp) {
     }
 }
 
-/// Who calls this waits until the device knows that the queue pair is in the error state.
+/// Waits until the device knows that the queue pair is in the error state.
 fn know(q: &mut Qp) {
     for (addr, len, write) in core::mem::take(&mut q.late) {
-        // What was in a device that is removed or lost is nobody's.
+        // Memory that a removed or lost device used has no owner any more.
         if is_good(q.dev) && !dma::touch(q.dev, addr, u64::from(len), write) {
             violation("memory of a flushed work request is unmapped while the device may use it");
         }
     }
 }
 
-/// A device goes: its queue pairs flush.
+/// Flushes all queue pairs of a device that goes away.
 pub fn all_to_err(dev: *mut Dev) {
     for qp in w().all_qps.clone() {
         // SAFETY: The memory stays until the world ends.
@@ -909,7 +914,7 @@ pub fn all_to_err(dev: *mut Dev) {
     }
 }
 
-/// It can send and receive from now on, if it has not ended.
+/// Makes a queue pair able to send and receive, if it has not ended.
 pub fn connect(qp: *mut Qp, peer: u32, mtu: u32, retry: u8, rnr_retry: u8) -> bool {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
@@ -927,7 +932,7 @@ pub fn connect(qp: *mut Qp, peer: u32, mtu: u32, retry: u8, rnr_retry: u8) -> bo
     can
 }
 
-/// How often it repeats, if there is one, since it is connected.
+/// Returns the retry counts of a queue pair, if there is a queue pair, since it is connected.
 pub fn retries(qp: *mut Qp) -> Option<(u8, u8)> {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { qp.as_ref() }?;
@@ -980,7 +985,8 @@ fn again(qp: *mut Qp, wait: u64) {
     sched::after(wait, move || carry_out(qp));
 }
 
-/// The first work request that is not acknowledged ends like that; those before it well.
+/// Completes the first work request that is not acknowledged with `status`, and those before it
+/// with success.
 fn fail(qp: *mut Qp, status: u32) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
@@ -1008,17 +1014,17 @@ fn acknowledge(qp: *mut Qp, seq: u64) {
 
 enum Outcome {
     Done,
-    /// The other side has no buffer, for a NOOP or for something else.
+    /// The other side has no buffer, for a NOOP or for another message.
     NoBuffer {
         noop: bool,
     },
-    /// Nobody answers.
+    /// The other side does not answer.
     Silence,
-    /// It is wrong: this status here, and that there, if any.
+    /// The work request is invalid: this status here, and that one at the other side, if any.
     Wrong(u32, Option<u32>),
 }
 
-/// Whether a packet gets from one device to another.
+/// Returns whether a packet gets from one device to another.
 pub fn reaches(a: *const Dev, b: *const Dev) -> bool {
     // SAFETY: Devices stay until the world ends.
     unsafe {
@@ -1083,7 +1089,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
                         (**mr).active = None;
                         return Outcome::Done;
                     }
-                    // One that is dead is a fence, which software providers are given.
+                    // A dead key is a fence, which software providers need.
                     if (**mr).rkey >> 8 == key >> 8 {
                         return Outcome::Done;
                     }
@@ -1119,7 +1125,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     }
     p.heard = true;
     if !p.established && p.events == 0 {
-        // The connection is in use before the CM has said that it is established.
+        // The connection is in use before the CM has reported it as established.
         tell(peer, ib_event_type_IB_EVENT_COMM_EST);
         // SAFETY: As above.
         let met = unsafe { ((*p.dev).node, (*q.dev).ip) };
@@ -1131,7 +1137,8 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
                 let noop = data.get(6) == Some(&0xd0);
                 return Outcome::NoBuffer { noop };
             }
-            // One, unless the sender is foul; then there may be fewer buffers than messages.
+            // One message, unless the sender is byzantine; then there may be fewer buffers than
+            // messages.
             for data in byzantine::message(node, data) {
                 let Some(r) = p.rq.pop_front() else {
                     break;
@@ -1206,7 +1213,8 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     }
 }
 
-/// An asynchronous event of a queue pair. Destroying it waits for that.
+/// Delivers an asynchronous event of a queue pair. The destruction of the queue pair waits for the
+/// handler.
 pub fn tell(qp: *mut Qp, event: u32) {
     // SAFETY: The memory stays until the world ends.
     let node = unsafe {
@@ -1239,7 +1247,7 @@ pub fn tell(qp: *mut Qp, event: u32) {
     });
 }
 
-/// How many queue pairs that send are connected to one of a node that has lost its power.
+/// Returns the number of queue pairs that send to a queue pair of a node that lost its power.
 pub fn orphans() -> usize {
     let world = w();
     let lost = |qp: &&*mut Qp| {
@@ -1254,7 +1262,7 @@ pub fn orphans() -> usize {
     world.all_qps.iter().filter(lost).count()
 }
 
-/// A queue pair of the device breaks, for no reason that can be seen.
+/// Breaks a queue pair of the device, without a visible reason.
 pub fn break_one(dev: *mut Dev) {
     let world = w();
     // SAFETY: The memory stays until the world ends.
@@ -1278,7 +1286,7 @@ pub fn break_one(dev: *mut Dev) {
     }
 }
 
-/// Whether it called over TCP, and says nothing yet.
+/// Returns whether the queue pair is the active side over TCP, and sends no message yet.
 fn is_shy(q: &Qp) -> bool {
     // SAFETY: Devices and the memory of queue pairs stay until the world ends.
     let tcp = unsafe { qp_of(q.peer).is_some_and(|p| (*(*p).dev).tcp) };
@@ -1312,7 +1320,7 @@ fn carry_out(qp: *mut Qp) {
             ib_wc_status_IB_WC_FATAL_ERR,
             ib_wc_status_IB_WC_GENERAL_ERR,
         ]);
-        // At times the other side had it all the same.
+        // In some cases the other side has got the message all the same.
         if w().rng.one_in(2) && matches!(try_send(q, q.done), Outcome::Done) {
             q.done += 1;
             while q.done > 1 {
@@ -1335,8 +1343,8 @@ fn carry_out(qp: *mut Qp) {
             kick(qp);
         }
         Outcome::NoBuffer { noop } => {
-            // What the other side has not looked at.
-            // SAFETY: The memory stays until the world ends.
+            // Completions that the other side has not seen. SAFETY: The memory stays until the
+            // world ends.
             let unseen = qp_of(q.peer).map_or(0, |p| unsafe { (*p).completions });
             world::rnr(q.qpn, q.peer, noop && unseen >= 2);
             q.rnr += 1;
@@ -1375,7 +1383,7 @@ pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     let q = unsafe { &mut *qp };
     if world::fails(Fault::Verbs) {
         q.undrained = true;
-        // It says so, or it says that it does, and is dead.
+        // The device reports the error, or claims success and is dead.
         if w().rng.ppm(500_000) {
             return -(EIO as i32);
         }
@@ -1391,7 +1399,8 @@ pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     0
 }
 
-/// Queue pairs of a node whose posts may fail, at most: after eight in a row the driver closes the NI.
+/// Limit of the number of queue pairs of a node whose posts may fail: after eight in a row the
+/// driver closes the NI.
 const MOST_REFUSED: u32 = 6;
 
 /// Returns whether a post to the queue pair may fail.
@@ -1400,7 +1409,7 @@ fn may_refuse(q: &Qp) -> bool {
     q.refused || oracle::of(unsafe { (*q.dev).node }).refused_qps < MOST_REFUSED
 }
 
-/// Notes that a post to the queue pair failed.
+/// Marks a queue pair whose post failed.
 fn refused(q: &mut Qp) {
     if !q.refused {
         q.refused = true;
@@ -1448,7 +1457,8 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
             }
             if may_refuse(q) && world::fails(Fault::Post) {
                 refused(q);
-                // What else is not taken then does not keep the marker, a WRITE of nothing, from it.
+                // If the device refuses a work request other than the marker, a WRITE without data,
+                // the queue pair can still be drained.
                 q.undrained |= q.state == State::Err
                     && r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE
                     && r.num_sge == 0;
@@ -1584,7 +1594,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
     0
 }
 
-// Tests of the kernel's change these; here completions come with the status that they shall have.
+// KUnit tests change these; here completions have the right status from the start.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_wc_send(_wc: *const ib_wc) -> i32 {
     0
@@ -1609,7 +1619,7 @@ pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
     let qp: *mut Qp = qp.cast();
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
-    // It warns, and returns.
+    // The device warns, and returns.
     if q.undrained || world::fails(Fault::Verbs) {
         q.undrained = true;
         return;

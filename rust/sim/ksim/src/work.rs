@@ -2,8 +2,8 @@
 
 //! Work queues and delayed work.
 //!
-//! A queued item is a task that has not begun. It may begin before one that was queued earlier, and
-//! beside any other; only beside itself an item never runs, as in the kernel.
+//! A queued item is a task that has not begun. It may begin before an item that was queued earlier,
+//! and run at the same time as any other item, but never twice at the same time, as in the kernel.
 
 use crate::{
     decl::k::*,
@@ -22,27 +22,27 @@ use crate::{
     }, //
 };
 
-/// A work queue.
+/// Work queue.
 pub struct Queue {
     name: &'static str,
     node: usize,
     gone: bool,
     tasks: Vec<Tid>,
-    /// How many items may run at a time, if that is limited.
+    /// Limit of the number of items that run at a time, if there is one.
     at_once: Option<usize>,
-    /// Those that have begun.
+    /// Items that have begun.
     begun: Vec<Tid>,
 }
 
-/// All queues and items of a world.
+/// Queues and items of a world.
 #[derive(Default)]
 pub struct Works {
-    /// Which item a task runs.
+    /// Items, and the task that runs each.
     running: Vec<(*mut work_struct, Tid)>,
     timers: usize,
-    /// By node.
+    /// Queues by node.
     queues: Vec<Vec<*mut Queue>>,
-    /// Who frees an id of which device.
+    /// Tasks that free an id, and the device of each.
     freeing: Vec<(Tid, *mut Dev)>,
 }
 
@@ -54,24 +54,24 @@ fn leak(name: *const u8) -> &'static str {
 }
 
 impl Works {
-    /// How many queues of a node are left.
+    /// Returns the number of queues that a node has left.
     pub fn left(&self, node: usize) -> usize {
         self.queues.get(node).map_or(0, Vec::len)
     }
 
-    /// A node lost its power.
+    /// Drops the queues and items of a node that lost its power.
     pub fn forget(&mut self, node: usize) {
         if let Some(queues) = self.queues.get_mut(node) {
             queues.clear();
         }
-        // Tasks that were killed; the memory of the item may be another's by and by.
+        // Tasks that were killed; another item may get the memory of the item later.
         self.running.retain(|r| !sched::is_done(r.1));
         self.freeing.retain(|f| !sched::is_done(f.0));
     }
 }
 
-/// An id that is bound to `dev` is freed: [`freed`] when that is over. If the device hangs it takes long, and must not
-/// hold up what is freed of another one.
+/// Begins to free an id that is bound to `dev`; [`freed`] ends it. A device that hangs makes this
+/// take long, and must not hold up the release of an id of another device.
 pub fn frees(dev: *mut Dev) {
     let me = sched::current();
     if dev.is_null() || me == sched::NONE {
@@ -89,7 +89,7 @@ pub fn frees(dev: *mut Dev) {
     works.freeing.push((me, dev));
 }
 
-/// It is freed.
+/// Ends the release of an id.
 pub fn freed() {
     let me = sched::current();
     w().works.freeing.retain(|f| f.0 != me);
@@ -106,7 +106,8 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
     }
-    // Fewer than asked for, down to one at a time: an item that waits for another one is found out.
+    // A smaller limit than the driver asked for, down to one: this reveals an item that waits for
+    // another.
     let at_once = match u64::try_from(at_once) {
         Ok(most @ 1..) => Some(1 + w().rng.below(most) as usize),
         _ => None,
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn destroy_workqueue(wq: *mut workqueue_struct) {
     }
 }
 
-/// An item that is pending becomes a task. Any context, events too.
+/// Makes a pending item a task. Any context, events too.
 fn begin(queue: *mut Queue, work: *mut work_struct) {
     // SAFETY: Queues stay until the world ends.
     let q = unsafe { &mut *queue };
@@ -172,7 +173,7 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
     let name = leak(unsafe { (*work).name });
     let tid = sched::spawn(q.node, Kind::Process, name, move || {
         let tid = sched::current();
-        // Never beside itself.
+        // An item never runs twice at the same time.
         while let Some((_, other)) = w().works.running.iter().find(|r| r.0 == work) {
             let other = *other;
             sched::join(other);
@@ -203,7 +204,7 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
     q.tasks.push(tid);
 }
 
-/// Pending, and with a timer.
+/// Value of `pending` while a timer runs.
 const TIMER: usize = usize::MAX;
 
 #[no_mangle]
@@ -245,13 +246,13 @@ pub unsafe extern "C" fn queue_delayed_work_on(
     d.work.pending = TIMER;
     d.timer = timer;
     world.timers.insert(timer, node);
-    // A timer is never early, and a tick late at times.
+    // A timer is never early, and sometimes a tick late.
     let late = world.rng.below(4 * MS);
     sched::after(delay as u64 * MS + late, move || {
         if w().timers.remove(&timer).is_none() {
             return;
         }
-        // SAFETY: Who frees an item cancels its timer, which takes it from the list.
+        // SAFETY: The owner of an item cancels its timer before it frees the item, which takes it from the list.
         unsafe {
             (*dwork).timer = 0;
             begin(wq.cast(), &raw mut (*dwork).work);
@@ -260,7 +261,7 @@ pub unsafe extern "C" fn queue_delayed_work_on(
     true
 }
 
-/// Takes a pending item back.
+/// Cancels a pending item.
 fn cancel(dwork: *mut delayed_work) -> bool {
     // SAFETY: The caller has a valid item.
     let d = unsafe { &mut *dwork };
@@ -275,7 +276,7 @@ fn cancel(dwork: *mut delayed_work) -> bool {
         task => {
             let tid = task - 1;
             if !sched::unspawn(tid) {
-                // It has begun, and waits for itself to end: as good as running.
+                // The item has begun, and waits for its own end: it counts as running.
                 return false;
             }
             d.work.pending = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A world: its nodes, the faults of its run, and what has to hold.
+//! World: its nodes, the faults of its run, and its checks.
 //!
 //! # Context
 //!
-//! [`w`] is valid between [`begin`] and [`end`]. What it returns must not be kept over a call that may
-//! switch tasks or enter the driver; all of this is one thread.
+//! [`w`] is valid between [`begin`] and [`end`]. The reference that it returns must not be kept
+//! over a call that may switch tasks or enter the driver; all of this is one thread.
 
 use std::{
     any::Any,
@@ -45,59 +45,59 @@ use crate::{
     work, //
 };
 
-/// What can fail because the seed says so.
+/// Kind of a fault that the seed can cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// An allocation.
     Alloc,
-    /// Making an object of verbs, or mapping a region.
+    /// Creation of an object of verbs, or the mapping of a region.
     Verbs,
-    /// Mapping memory for a device.
+    /// A mapping of memory for a device.
     Dma,
     /// A call of the CM.
     Cm,
-    /// Posting a send.
+    /// A post of a send.
     Post,
     /// A work request.
     Completion,
-    /// Posting a receive.
+    /// A post of a receive.
     PostRecv,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const FAULTS: usize = 7;
 
-/// What a node is configured with.
+/// Configuration of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodePlan {
     /// `peer_credits`.
     pub credits: u32,
-    /// Nobody said `peer_credits` nor `wrq_sge`: they fit the link.
+    /// Neither `peer_credits` nor `wrq_sge` is set: the driver fits them to the link.
     pub open: bool,
     /// `peer_credits_hiw`.
     pub hiw: u32,
     /// `conns_per_peer`.
     pub conns: u32,
-    /// Devices, each with an NI.
+    /// Number of devices, each with an NI.
     pub devs: usize,
     /// A provider like rxe.
     pub software: bool,
-    /// It is one like siw.
+    /// A provider like siw.
     pub tcp: bool,
     /// Limits of its device.
     pub max_qp_wr: u32,
     /// As above.
     pub max_sge: u32,
-    /// As above: memory regions.
+    /// Limit of its device: memory regions.
     pub max_mr: u32,
 }
 
-/// How a world runs, but for who runs when.
+/// Configuration and faults of a world, without the order of tasks.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The nodes.
+    /// Nodes of the world.
     pub nodes: Vec<NodePlan>,
-    /// CPUs of each of them.
+    /// CPUs of each node.
     pub cpus: u32,
     /// `cksum`.
     pub cksum: bool,
@@ -107,8 +107,8 @@ pub struct Plan {
     pub keepalive: u32,
     /// `probe`, milliseconds.
     pub probe: u32,
-    /// All devices are InfiniBand: the CM and the transport wait longer, an address is resolved through IPoIB, and a
-    /// path is a LID.
+    /// All devices are InfiniBand: the CM and the transport wait longer, an address is resolved
+    /// through IPoIB, and a path is a LID.
     pub ib: bool,
     /// `retry_count`.
     pub retry_count: u8,
@@ -118,64 +118,64 @@ pub struct Plan {
     pub wrq_sge: u32,
     /// `use_privileged_port`.
     pub privileged: bool,
-    /// The device of this node promises LOCAL_INV and refuses it when it is posted.
+    /// The device of this node advertises LOCAL_INV and refuses it when it is posted.
     pub refuses_inv: Option<usize>,
-    /// LNet keeps some of the messages that come for most of a minute, and others have to pass.
+    /// LNet keeps some of the received messages for most of a minute, and other messages must pass.
     pub hoards: bool,
-    /// Over TCP, who calls has nothing to say for long, as other drivers may.
+    /// Over TCP the active side sends no message for long, as other drivers may do.
     pub shy: bool,
-    /// Each step of a handshake takes seconds, none longer than it may.
+    /// Each step of a handshake takes seconds, but no step exceeds its limit.
     pub slow_steps: bool,
-    /// Devices send nothing inline.
+    /// Devices send no message inline.
     pub no_inline: bool,
-    /// Nanoseconds that the driver may have a message that is sent; 0: as long as it likes.
+    /// Nanoseconds for which the driver may keep a message that is sent; 0: no limit.
     pub patience: u64,
-    /// Every send completes by itself.
+    /// Every send has a completion of its own.
     pub signal_all: bool,
-    /// Somebody looks at trace points.
+    /// Trace points are enabled.
     pub looked_at: bool,
-    /// Nanoseconds on the wire.
+    /// Shortest time on the wire in nanoseconds.
     pub wire_min: u64,
-    /// As above.
+    /// Longest time on the wire in nanoseconds.
     pub wire_max: u64,
-    /// In so many of a million cases a message takes milliseconds.
+    /// Messages of a million that take milliseconds.
     pub slow_wire_ppm: u32,
-    /// Messages of the CM that are lost, doubled, late.
+    /// Messages of the CM, of a million, that are lost.
     pub cm_lost_ppm: u32,
-    /// All of those nodes' are lost; they hear those of others.
+    /// Nodes whose CM messages are all lost; they receive the messages of others.
     pub mute: Range<usize>,
-    /// As above.
+    /// Messages of the CM, of a million, that are duplicated.
     pub cm_double_ppm: u32,
-    /// As above.
+    /// Messages of the CM, of a million, that are late.
     pub cm_late_ppm: u32,
-    /// LNet sleeps in parse and finalize.
+    /// Calls of a million in which LNet sleeps in parse or finalize.
     pub slow_lnet_ppm: u32,
-    /// At most so long.
+    /// Longest such sleep.
     pub slow_lnet_max: u64,
-    /// LNet sleeps for so long with each message that failed.
+    /// Time for which LNet sleeps with each failed message.
     pub slow_failures: u64,
-    /// Received messages that nobody wants.
+    /// Received messages, of a million, that no application wants.
     pub no_match_ppm: u32,
-    /// Messages of which a part is wanted.
+    /// Messages, of a million, of which the application wants a part.
     pub cut_ppm: u32,
-    /// Memory that is a GPU's.
+    /// Memory, of a million buffers, that is a GPU's.
     pub gpu_ppm: u32,
-    /// Messages that are matched later.
+    /// Messages, of a million, that LNet matches later.
     pub delay_ppm: u32,
-    /// Some of those are kept until the device is gone, or for a quarter of an hour.
+    /// LNet keeps some of these until the device is gone, or for a quarter of an hour.
     pub keeps: bool,
-    /// LNet refuses what comes up.
+    /// Received messages, of a million, that LNet refuses.
     pub parse_error_ppm: u32,
-    /// LNet's own injection of failed sends.
+    /// Sends, of a million, that LNet itself makes fail.
     pub send_error_ppm: u32,
-    /// Calls that fail, by kind.
+    /// Calls of a million that fail, by kind.
     pub fault_ppm: [u32; FAULTS],
-    /// The call with that number fails, by kind.
+    /// Number of the call that fails, by kind.
     pub fault_nth: [Option<u64>; FAULTS],
 }
 
 impl Plan {
-    /// Nothing goes wrong.
+    /// Creates a plan without faults.
     pub fn calm(nodes: usize) -> Self {
         Self {
             nodes: vec![
@@ -234,118 +234,118 @@ impl Plan {
     }
 }
 
-/// A node.
+/// Node of a world.
 pub struct Node {
-    /// Its devices; those that were unplugged, too.
+    /// Devices of the node, unplugged ones too.
     pub devs: Vec<*mut Dev>,
     /// The driver's operations, while its module is loaded.
     pub ops: *const ro2ib_lnd_ops,
-    /// What came with them.
+    /// The driver's pointer for these operations.
     pub driver: *mut c_void,
-    /// Its NIs; those that are gone, too.
+    /// NIs of the node, deleted ones too.
     pub nis: Vec<*mut lnet::Ni>,
-    /// It lost its power.
+    /// The node has lost its power.
     pub dead: bool,
     /// References of the network namespace.
     pub net_refs: usize,
     /// The peer that its parameter `access` denies.
     pub denied: Option<u64>,
-    /// What its driver did.
+    /// True counts of its driver.
     pub truth: Truth,
-    /// What its parameter `ni_tune` says of all its NIs.
+    /// Value of its parameter `ni_tune`, for all its NIs.
     pub tune: ro2ib_tuning,
     /// Calls into the driver that have not returned.
     pub inside: usize,
-    /// Of the core's list of event handlers.
+    /// Lock of the core's list of event handlers.
     pub event_lock: spinlock_t,
-    /// The shim's.
+    /// The shim's mutex.
     pub ni_lock: spinlock_t,
-    /// LNet's spin lock, of what shows NIs.
+    /// LNet's spin lock, held while NIs are shown.
     pub net_lock: spinlock_t,
-    /// The network's.
+    /// The network's rtnl.
     pub rtnl: spinlock_t,
     module: Option<Box<dyn Any>>,
 }
 
-/// A world.
+/// World of a seed.
 pub struct World {
-    /// Its seed.
+    /// Seed of the world.
     pub seed: u64,
-    /// Who runs, and when.
+    /// Scheduler.
     pub sched: Sched,
-    /// Faults, times and choices.
+    /// Source of faults, times and choices.
     pub rng: Rng,
-    /// How it runs.
+    /// Plan of the world.
     pub plan: Plan,
     /// Faults happen.
     pub faulty: bool,
-    /// Nothing holds messages up but credits.
+    /// Only credits hold messages up.
     pub eager: bool,
-    /// Nothing goes wrong in this world.
+    /// No fault happens in this world.
     pub strict: bool,
     /// No task is held up for longer than a moment.
     pub prompt: bool,
-    /// The task that finds no memory.
+    /// The task whose allocations fail.
     pub short: usize,
-    /// The node whose driver finds no memory.
+    /// The node whose driver's allocations fail.
     pub dry: Option<usize>,
-    /// What did not hold.
+    /// First check that failed.
     pub failed: Option<String>,
-    /// What happened, if anybody wants to know.
+    /// Story of the world, if it is recorded.
     pub story: Option<Vec<String>>,
-    /// The nodes.
+    /// Nodes of the world.
     pub nodes: Vec<Node>,
     /// Lock classes.
     pub classes: lock::Classes,
-    /// Queues and items.
+    /// Work queues and items.
     pub works: work::Works,
-    /// Timers that run, and the node of each.
+    /// Running timers, and the node of each.
     pub timers: Map<usize, usize>,
     /// Files of debugfs.
     pub dentries: Vec<*mut misc::Dentry>,
     /// Mappings for devices.
     pub maps: dma::Maps,
-    /// Scatterlists that live.
+    /// Number of live scatterlists.
     pub sg_tables: usize,
     /// Queue pairs by number.
     pub qps: Map<u32, *mut Qp>,
-    /// All there were.
+    /// Queue pairs of the world, destroyed ones too.
     pub all_qps: Vec<*mut Qp>,
-    /// The last number of a queue pair.
+    /// Last number of a queue pair.
     pub next_qpn: u32,
     /// Ids by number.
     pub ids: Map<u64, *mut cm::Id>,
-    /// All there were.
+    /// Ids of the world, destroyed ones too.
     pub all_ids: Vec<*mut cm::Id>,
-    /// The last number of an id.
+    /// Last number of an id.
     pub next_id: u64,
-    /// LNet.
+    /// LNet of all nodes.
     pub lnet: lnet::Lnet,
-    /// Writes with a key that opened nothing.
+    /// Number of WRITEs with a key that opened no memory.
     pub bad_keys: usize,
-    /// How often a message found no buffer.
+    /// Number of messages that found no buffer.
     pub rnrs: usize,
-    /// Messages on the wire.
+    /// Number of messages on the wire.
     pub messages: u64,
-    /// Requests to connect that the driver made.
+    /// Number of connection requests of drivers.
     pub requests: u64,
-    /// Requests to connect that a listener dropped without an answer.
+    /// Number of connection requests that a listener dropped without an answer.
     pub dropped_requests: u64,
-    /// Requests to connect that a listener rejected.
+    /// Number of connection requests that a listener rejected.
     pub rejected_requests: u64,
-    /// Calls that could fail, by kind.
+    /// Number of calls that could fail, by kind.
     pub calls: [u64; FAULTS],
-    /// Those that did.
+    /// Number of calls that failed.
     pub faults: u64,
-    /// Lines printed, by level.
+    /// Number of lines printed, by level.
     pub printed: [u64; 8],
-    /// What trace points have said.
+    /// Contents of the trace events.
     pub trace: trace::Seen,
-    /// Devices with that address take [`verbs::HANGS`] for each command, from that number on.
+    /// Devices with this address, from this number on, take [`verbs::HANGS`] for each command.
     pub hangs: Option<(u32, usize)>,
-    /// Commands that it is at.
+    /// Number of such commands that are under way.
     pub hung: usize,
-    /// One of the nodes sends what it should not.
+    /// Script of the byzantine peer, if the world has one.
     pub foul: Option<byzantine::Foul>,
 }
 
@@ -353,19 +353,19 @@ thread_local! {
     static WORLD: Cell<*mut World> = const { Cell::new(core::ptr::null_mut()) };
 }
 
-/// The world.
+/// Returns the world.
 #[inline]
 pub fn w() -> &'static mut World {
     // SAFETY: One thread; see the module's documentation.
     unsafe { &mut *WORLD.with(Cell::get) }
 }
 
-/// Whether there is one.
+/// Returns whether there is a world.
 pub fn is_there() -> bool {
     !WORLD.with(Cell::get).is_null()
 }
 
-/// Begins a world. Its tasks are to be spawned, then [`sched::run`].
+/// Begins a world. The caller then spawns its tasks and calls [`sched::run`].
 pub fn begin(seed: u64, plan: Plan, tell: bool) {
     let nodes = plan
         .nodes
@@ -450,35 +450,35 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
     WORLD.with(|c| c.set(Box::into_raw(world)));
 }
 
-/// Address of the interface of a node.
+/// Returns the address of the interface of a node's device.
 pub fn ip(node: usize, dev: usize) -> u32 {
     0x0a00_0001 + ((node as u32) << 8) + dev as u32
 }
 
-/// What is known when a world is over.
+/// Result of a world.
 #[derive(Debug, Default)]
 pub struct End {
-    /// What did not hold.
+    /// First check that failed.
     pub failed: Option<String>,
-    /// What happened.
+    /// Story of the world.
     pub story: Vec<String>,
     /// Steps of tasks.
     pub steps: u64,
-    /// Points at which another could have run.
+    /// Points at which another task could have run.
     pub points: u64,
     /// Messages on the wire.
     pub messages: u64,
     /// Calls that failed.
     pub faults: u64,
-    /// What tells its schedule from others.
+    /// Hash of its schedule.
     pub schedule: u64,
-    /// Operations, and those that ended well.
+    /// Number of operations.
     pub ops: usize,
-    /// As above.
+    /// Number of operations that succeeded.
     pub good: usize,
     /// Simulated nanoseconds.
     pub time: u64,
-    /// Lines printed as warnings and above.
+    /// Lines printed with level warning or above.
     pub warnings: u64,
 }
 
@@ -547,7 +547,7 @@ pub fn end() -> End {
     end
 }
 
-/// Something does not hold; outside of a task.
+/// Records a failed check, outside of a task.
 pub fn fail(what: &str) {
     let world = w();
     if world.failed.is_none() {
@@ -562,7 +562,7 @@ pub fn fail(what: &str) {
     }
 }
 
-/// Something does not hold: the world ends here.
+/// Records a failed check, and ends the world.
 pub fn violation(what: &str) -> ! {
     fail(what);
     if w().sched.current != sched::NONE {
@@ -570,11 +570,11 @@ pub fn violation(what: &str) -> ! {
             sched::sleep_on(2);
         }
     }
-    // An event: it must not go on.
+    // An event must not go on.
     std::panic::resume_unwind(Box::new("violation in an event"));
 }
 
-/// Whether anybody wants to know.
+/// Returns whether the story is recorded.
 pub fn telling() -> bool {
     w().story.is_some()
 }
@@ -597,24 +597,24 @@ pub fn say(what: &str) {
     }
 }
 
-/// A line was printed.
+/// Counts a printed line.
 pub fn printed(level: i32) {
     w().printed[level as usize & 7] += 1;
 }
 
-/// The driver is called.
+/// Counts a call into the driver.
 pub fn enter() {
     let node = sched::node();
     w().nodes[node].inside += 1;
 }
 
-/// The call has returned.
+/// Ends a call into the driver.
 pub fn leave() {
     let node = sched::node();
     w().nodes[node].inside -= 1;
 }
 
-/// Whether this call fails.
+/// Returns whether this call fails.
 pub fn fails(what: Fault) -> bool {
     let world = w();
     let i = what as usize;
@@ -639,13 +639,13 @@ pub fn fails(what: Fault) -> bool {
     fails
 }
 
-/// Whether faults of that kind happen in this world.
+/// Returns whether faults of that kind happen in this world.
 pub fn may_fail(what: Fault) -> bool {
     let plan = &w().plan;
     plan.fault_ppm[what as usize] != 0 || plan.fault_nth[what as usize].is_some()
 }
 
-/// A message is on the wire.
+/// Counts a message on the wire.
 pub fn seen(data: &[u8], from: u32, to: u32) {
     w().messages += 1;
     if telling() {
@@ -670,9 +670,11 @@ pub fn seen(data: &[u8], from: u32, to: u32) {
     }
 }
 
-/// A message found no buffer at the other side: with credits that cannot be.
-/// Known: NOOPs take no credit. Two of them may be under way; but they are acknowledged when they
-/// arrive, and the third finds no buffer if the other side's CPU has not looked (`noops_unseen`).
+/// Handles a message that found no buffer at the other side: credits make that impossible.
+///
+/// Known exception: NOOPs take no credit. Two of them may be under way; but the other side
+/// acknowledges them when they arrive, and the third finds no buffer if the CPU of the other side
+/// has not seen them (`noops_unseen`).
 pub fn rnr(from: u32, to: u32, noops_unseen: bool) {
     w().rnrs += 1;
     if telling() {
@@ -683,7 +685,7 @@ pub fn rnr(from: u32, to: u32, noops_unseen: bool) {
     }
 }
 
-/// Loads the driver on the node that runs.
+/// Loads the driver on the current node.
 pub fn load(load: fn() -> Result<Box<dyn Any>, i32>) -> Result<(), i32> {
     let node = sched::node();
     enter();
@@ -699,18 +701,18 @@ pub fn load(load: fn() -> Result<Box<dyn Any>, i32>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Unloads the driver from the node that runs; nothing may be left.
+/// Unloads the driver from the current node, and checks that no object is left.
 pub fn unload() {
     unload_unseen();
     clean(sched::node());
 }
 
-/// The same, and what is left is looked at later, by [`clean_all`].
+/// Unloads the driver as [`unload`] does; [`clean_all`] checks later that no object is left.
 pub fn unload_unseen() {
     let node = sched::node();
-    // Whoever called lnd_recv may be about to return when the last reference to the NI is gone. Nothing in LNet
-    // waits for that, nor can a driver wait for its own last instructions; what is between them and an rmmod is the
-    // time that it takes.
+    // The caller of lnd_recv may be about to return when the last reference to the NI is gone. LNet
+    // does not wait for that, nor can a driver wait for its own last instructions; in practice the
+    // time until an rmmod suffices.
     while w().nodes[node].inside > 0 {
         sched::sleep(sched::US);
     }
@@ -724,8 +726,8 @@ pub fn unload_unseen() {
     trace::unloaded(node);
 }
 
-/// Nothing may be left on any node. [`clean`] of one takes as long as the world is large, so it is only
-/// asked if there is anything.
+/// Checks that no node has objects left. [`clean`] of a node takes longer the larger the world is,
+/// so it is only called if there is an object.
 pub fn clean_all() {
     let world = w();
     let nodes = 0..world.nodes.len();
@@ -751,7 +753,7 @@ pub fn clean_all() {
     }
 }
 
-/// Nothing of the driver's may be left on a node.
+/// Checks that the driver has no object left on a node.
 pub fn clean(node: usize) {
     let world = w();
     let n = &world.nodes[node];
@@ -790,7 +792,7 @@ pub fn clean(node: usize) {
     }
 }
 
-/// A node loses its power.
+/// Takes a node's power away.
 pub fn power_off(node: usize) {
     if telling() {
         say(&format!("node {node}: loses its power"));
@@ -826,7 +828,7 @@ pub fn power_off(node: usize) {
     core::mem::forget(n.module.take());
 }
 
-/// It boots: a new device with the same address.
+/// Boots a node: a new device gets the same address.
 pub fn power_on(node: usize) {
     if telling() {
         say(&format!("node {node}: boots"));
@@ -851,7 +853,7 @@ pub fn power_on(node: usize) {
     }
 }
 
-/// The device of a node that has the address of a slot now.
+/// Returns the device of a node that has the address of a slot now.
 pub fn device(node: usize, slot: usize) -> *mut Dev {
     let n = &w().nodes[node];
     // SAFETY: Devices stay until the world ends.
@@ -863,7 +865,7 @@ pub fn device(node: usize, slot: usize) -> *mut Dev {
         .expect("each slot has had a device")
 }
 
-/// A device that was unplugged, or whose node lost its power, is replaced by another.
+/// Replaces a device that was unplugged, or whose node lost its power.
 pub fn new_device(node: usize, slot: usize) -> *mut Dev {
     let old = device(node, slot);
     let n = &mut w().nodes[node];
@@ -875,8 +877,8 @@ pub fn new_device(node: usize, slot: usize) -> *mut Dev {
     dev
 }
 
-/// The interface of a device is on another one from now on; the old device stays. For a moment its address is nowhere, and
-/// the driver is told of the new one by nobody.
+/// Moves the interface to another device; the old device stays. For a moment no device has the
+/// address, and no event tells the driver of the new device.
 pub fn fail_over(dev: *mut Dev) {
     // SAFETY: Devices stay until the world ends.
     unsafe {
@@ -906,10 +908,11 @@ pub fn fail_over(dev: *mut Dev) {
     }
 }
 
-/// What a removal may take, whatever holds tasks up: what waits for LNet waits for longer.
+/// Longest time of a removal, whatever holds tasks up: a removal that waits for LNet may take
+/// longer.
 const REMOVAL_MAX: u64 = 300 * SEC;
 
-/// Unplugs a device: the driver is told, and has to let go of it.
+/// Unplugs a device: the driver gets an event, and must release the device.
 pub fn unplug(dev: *mut Dev, broken: bool) {
     // SAFETY: Devices stay until the world ends.
     unsafe {
@@ -928,8 +931,8 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
         }
         let begun = sched::now();
         cm::removal(dev);
-        // As disable_device() of the core: the clients, of which the CM is one, then the pool, and
-        // only then references.
+        // As disable_device() of the core: the clients, among them the CM, then the pool, and only
+        // then the references.
         while !(*dev).ids.is_empty() {
             sched::sleep_on(dev as usize);
         }
@@ -952,7 +955,7 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
     }
 }
 
-/// The seed of the world; 0 if there is none.
+/// Returns the seed of the world; 0 if there is none.
 pub fn seed() -> u64 {
     let p = WORLD.with(Cell::get);
     if p.is_null() {
@@ -961,7 +964,7 @@ pub fn seed() -> u64 {
     w().seed
 }
 
-/// The story so far.
+/// Returns the story so far.
 pub fn lines() -> Option<Vec<String>> {
     let p = WORLD.with(Cell::get);
     if p.is_null() {
