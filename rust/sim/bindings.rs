@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Puts the declarations of the C that is simulated where the sources look for what bindgen makes.
+//! Build script that puts the declarations of the simulated C where the sources expect bindgen's
+//! output.
 
 use std::{
     env,

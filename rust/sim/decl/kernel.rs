@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-// What our own kernel crate finds in `kernel::bindings` when it is simulated: in the place of what
-// bindgen makes of `rust/kernel/bindings.h`. Included twice: by the kernel crate and by the C that is
-// simulated, which so agree about every type.
+// Declarations for the simulated kernel crate, in place of the bindings of `rust/kernel/bindings.h`
+// in `kernel::bindings`. Included twice, by the kernel crate and by the simulated C, which
+// therefore agree about every type.
 
 pub use core::ffi::c_void;
 
@@ -93,7 +93,7 @@ pub const ro2ibk_const_RO2IBK_GFP_NOWARN: u32 = 0x2000;
 pub const ro2ibk_const_RO2IBK_KMALLOC_MINALIGN: u32 = 16;
 pub const ro2ibk_const_RO2IBK_WORK_CPU_UNBOUND: u32 = 8;
 
-/// Structures that are only pointed at.
+/// Structures that are only used through pointers.
 macro_rules! pointed_at {
     ($($name:ident)*) => {$(
         #[repr(C)]
@@ -119,8 +119,8 @@ pub struct list_head {
     pub prev: *mut list_head,
 }
 
-/// A lock of either kind: who has it (0: nobody), the key and the name of its class, the number of the
-/// class plus 1 (0: not asked yet), and whether somebody may sleep until it is given back.
+/// Lock of either kind: its owner (0: none), the key and the name of its class, the number of the
+/// class plus 1 (0: not known yet), and whether a task may sleep until the lock is released.
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct spinlock_t {
@@ -150,9 +150,10 @@ pub type work_func_t = ::core::option::Option<unsafe extern "C" fn(work: *mut wo
 pub struct work_struct {
     pub func: work_func_t,
     pub name: *const u8,
-    /// The task that is going to run it, plus one; 0 if it is not pending.
+    /// Number of the task that will run the item plus 1; 0 if the item is not pending.
     pub pending: usize,
-    /// How many wait for it in `cancel_work_sync()`; then it cannot be queued.
+    /// Number of callers that wait for the item in `cancel_work_sync()`; meanwhile it cannot be
+    /// queued.
     pub disabled: usize,
 }
 
@@ -160,7 +161,7 @@ pub struct work_struct {
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct delayed_work {
     pub work: work_struct,
-    /// The timer that runs, 0 if none does.
+    /// Running timer, 0 if there is none.
     pub timer: usize,
 }
 
@@ -180,7 +181,7 @@ pub struct sg_table {
     pub orig_nents: u32,
 }
 
-/// As bindgen does it where a pointer is in the structure.
+/// As bindgen does it for a structure that contains a pointer.
 macro_rules! zeroed_by_default {
     ($($name:ident)*) => {$(
         impl Default for $name {

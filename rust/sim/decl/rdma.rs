@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-// What the driver finds in `crate::bindings` when it is simulated: in the place of what bindgen makes
-// of `include/ro2iblnd_bindings.h`. Included twice: by the driver and by the C that is simulated, which
-// so agree about every type.
+// Declarations for the simulated driver, in place of the bindings of `include/ro2iblnd_bindings.h`
+// in `crate::bindings`. Included twice, by the driver and by the simulated C, which therefore agree
+// about every type.
 
 pub const ib_event_type_IB_EVENT_QP_FATAL: ib_event_type = 1;
 pub const ib_event_type_IB_EVENT_QP_REQ_ERR: ib_event_type = 2;
@@ -510,7 +510,7 @@ pub struct ro2ib_trace_conn {
     pub active: bool,
 }
 
-/// As bindgen does it where a pointer is in the structure.
+/// As bindgen does it for a structure that contains a pointer.
 macro_rules! zeroed_by_default {
     ($($name:ident)*) => {$(
         impl Default for $name {

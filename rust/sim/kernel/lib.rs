@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The third `kernel` crate: that of `rust/kernel/`, file by file, on a host.
+//! Third `kernel` crate: the files of `rust/kernel/`, compiled for a host.
 //!
-//! Only three files of it are not here: what a panic does (the host has that), KUnit, and the module
-//! loader. What C did there is `simc`, under the same names.
+//! Three files are missing: the panic handler (the host has one), KUnit, and the module loader.
+//! `simc` has the functions that are C in the kernel, under the same names.
 
 #![allow(missing_docs)]
 
 // The names that macros write out, here and in the driver, mean this crate in both places.
 extern crate self as kernel;
-// Has the functions that are only declared here.
+// Defines the functions that are only declared here.
 extern crate simc;
 
 #[doc(hidden)]
@@ -56,7 +56,7 @@ pub use own::{
     workqueue, //
 };
 
-/// An atomic operation that orders something: another task may run here.
+/// Marks an atomic operation with an ordering: another task may run here.
 pub fn point() {
     simc::sched::point_if_any();
 }
@@ -65,7 +65,7 @@ pub fn point() {
 pub mod fmt {
     pub use core::fmt::*;
 }
-/// [`core::format_args!`] by the name of the in-tree crate.
+/// Counterpart of the in-tree crate's macro: [`core::format_args!`].
 #[macro_export]
 macro_rules! fmt {
     ($($args:tt)*) => {
@@ -73,10 +73,10 @@ macro_rules! fmt {
     };
 }
 
-/// The pointer to the structure that a pointer to one of its fields belongs to.
+/// Pointer to the structure that contains the field that a pointer refers to.
 ///
 /// The expression is of type `*const` or `*mut`, as the pointer is. It must be in an `unsafe`
-/// block: the pointer has to point at that field of a live structure.
+/// block: the pointer must point at that field of a live structure.
 #[macro_export]
 macro_rules! container_of {
     ($field_ptr:expr, $Container:ty, $($fields:tt)*) => {{
@@ -96,6 +96,6 @@ macro_rules! container_of {
     }};
 }
 
-/// Compiles only if both point at the same type; for [`container_of!`].
+/// Compiles only if both pointers have the same type; for [`container_of!`].
 #[doc(hidden)]
 pub fn same_pointee<T>(_: *const T, _: *const T) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A module that can be loaded more than once: each simulated node has one.
+//! Module that can be loaded more than once: each simulated node has one.
 
 use crate::{
     bindings,
@@ -8,9 +8,9 @@ use crate::{
     types::Opaque, //
 };
 
-/// A module's life.
+/// Life cycle of a module.
 pub trait Module: Sized + Sync + Send {
-    /// Called when the module is loaded; dropping the value unloads it. Process context.
+    /// Initializes the module when it is loaded; dropping the value unloads it. Process context.
     fn init(module: &'static ThisModule) -> Result<Self>;
 }
 
@@ -37,18 +37,18 @@ macro_rules! module {
         name: $name:literal,
         $($rest:tt)*
     ) => {
-        /// In front of every line that is printed.
+        /// Prefix of every line that is printed.
         const __LOG_PREFIX: &::core::ffi::CStr =
             match ::core::ffi::CStr::from_bytes_with_nul(::core::concat!($name, "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => ::core::panic!("a name with a NUL in it"),
             };
 
-        /// Loads the module; dropping what it returns unloads it.
+        /// Loads the module; dropping the returned value unloads it.
         ///
         /// # Errors
         ///
-        /// The errno, negative.
+        /// Returns the negative errno.
         pub fn load() -> ::core::result::Result<::std::boxed::Box<dyn ::core::any::Any>, i32> {
             match <$type as $crate::Module>::init($crate::ThisModule::get()) {
                 Ok(live) => Ok(::std::boxed::Box::new(live)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! pinned-init by the name that the kernel has for it.
+//! pinned-init under the kernel's name for it.
 
 #![no_std]
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The allocator of this program: lists of free blocks by size, never given back.
+//! Allocator of this program: lists of free blocks by size, never given back.
 //!
-//! Small worlds begin and end some thousand times a second, with the same some thousand blocks each; the
-//! host's allocator splits and joins them again and again. What is counted and looked at in a world is on
-//! top of this, in `simc::mem`.
+//! Thousands of small worlds begin and end in a second, with the same thousands of blocks each; the
+//! host's allocator splits and joins these again and again. The memory that a world counts and
+//! checks is on top of this, in `simc::mem`.
 
 use std::{
     alloc::{
@@ -18,13 +18,13 @@ use std::{
 
 /// Sizes are multiples of this.
 const STEP: usize = 32;
-/// Larger ones are the system's.
+/// Larger blocks are the system's.
 const MOST: usize = 4096;
-/// What is asked of the system at a time.
+/// Number of bytes that the allocator requests from the system at a time.
 const CHUNK: usize = 1 << 18;
 
 struct Lists {
-    /// The first free block of each size; the first word of one points to the next.
+    /// First free block of each size; the first word of a block points to the next.
     free: [Cell<*mut u8>; MOST / STEP + 1],
     chunk: Cell<*mut u8>,
     left: Cell<usize>,
@@ -40,7 +40,7 @@ thread_local! {
     };
 }
 
-/// See above. A block may be freed by another thread, and is then its.
+/// Allocator as described above. A thread may free a block of another thread, and owns it then.
 pub struct Host;
 
 fn ours(layout: Layout) -> bool {
@@ -49,7 +49,7 @@ fn ours(layout: Layout) -> bool {
 
 // SAFETY: A block that is given out is of one chunk or list, which it leaves first; blocks of a list have
 // the size of its index times `STEP`, which is that of the layout, rounded up, and chunks are aligned to
-// `STEP`, as are then all blocks. Which allocator a block is of is told by its layout.
+// `STEP`, as are then all blocks. The layout of a block determines its allocator.
 unsafe impl GlobalAlloc for Host {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !ours(layout) {

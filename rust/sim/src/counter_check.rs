@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The file of an NI adds up: what its connections count, and those that are over, never becomes less. Who draws
-//! rates takes that for a driver that was loaded anew.
+//! Check that the sums of an NI's file never decrease: the counters of its connections, and of
+//! those that are closed. A monitoring program that computes rates takes a smaller sum for a
+//! reloaded driver.
 
 use std::collections::HashMap;
 
@@ -22,10 +23,10 @@ use simc::{
     }, //
 };
 
-/// How often the numbers are read.
+/// Number of reads.
 const LOOKS: u32 = 100;
 
-/// Reads the files of a node, and again, in odd moments.
+/// Reads the files of a node repeatedly, at random moments.
 pub fn watch(node: usize) {
     let mut sums = Sums::default();
     let rng = &mut Rng::new(node as u64);
@@ -41,28 +42,28 @@ pub fn watch(node: usize) {
     }
 }
 
-/// What was read so far, of each NI in each of its lives.
+/// Sums of each NI in each of its lives, as read so far.
 #[derive(Default)]
 pub struct Sums(HashMap<String, Vec<(String, u64)>>);
 
 impl Sums {
-    /// Reads that file, and adds up what it says.
+    /// Reads that file, and adds up its counters.
     pub fn cat(&mut self, file: *mut Dentry) -> String {
         let before = w().faults;
         let text = misc::cat(file);
-        // A list for which there is no memory is short.
+        // Without memory for it, a list is incomplete.
         if w().faults == before {
             self.look(&text);
         }
         text
     }
 
-    /// Another look at a file; one that is no NI's has no sums.
+    /// Checks the text of a file; a file that is not an NI's has no sums.
     fn look(&mut self, text: &str) {
         let Some(first) = text.lines().find(|line| line.starts_with("ni=")) else {
             return;
         };
-        // Its NID, and which life it is in.
+        // Its NID, and the number of its life.
         let who = first
             .split_whitespace()
             .take(2)
@@ -74,7 +75,7 @@ impl Sums {
                 continue;
             }
             for (key, value) in line.split_whitespace().filter_map(|w| w.split_once('=')) {
-                // Receives are counted when the connection is over.
+                // The driver counts receives when the connection is closed.
                 if !matches!(
                     key,
                     "tx_msgs" | "rx_msgs" | "wrs" | "doorbells" | "cqes" | "recv_cqes"

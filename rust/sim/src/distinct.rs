@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many schedules differ, roughly: HyperLogLog, whose error is a hundredth here. A set of 10^8 numbers
-//! would be a gigabyte; this is 16 KiB, and two of them are one in no time.
+//! Approximate number of distinct schedules: HyperLogLog, whose error is a hundredth here. A set of
+//! 10^8 numbers would take a gigabyte; this takes 16 KiB, and merging two takes no time.
 
 /// Exponent of the number of registers.
 const BITS: u32 = 14;
 const REGISTERS: usize = 1 << BITS;
 
-/// What was seen.
+/// Registers of the hashes so far.
 #[derive(Clone)]
 pub struct Distinct(Vec<u8>);
 
@@ -18,7 +18,7 @@ impl Default for Distinct {
 }
 
 impl Distinct {
-    /// Adds one.
+    /// Adds a hash.
     pub fn add(&mut self, hash: u64) {
         // As at the end of splitmix64: all bits depend on all.
         let x = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,14 +29,14 @@ impl Distinct {
         *register = (*register).max(rank as u8);
     }
 
-    /// Adds all that another has seen.
+    /// Adds all hashes of another set.
     pub fn merge(&mut self, other: &Self) {
         for (mine, its) in self.0.iter_mut().zip(&other.0) {
             *mine = (*mine).max(*its);
         }
     }
 
-    /// How many, roughly.
+    /// Returns the approximate number of hashes.
     pub fn count(&self) -> f64 {
         let m = REGISTERS as f64;
         let sum: f64 = self.0.iter().map(|r| (-f64::from(*r)).exp2()).sum();
@@ -49,12 +49,12 @@ impl Distinct {
         }
     }
 
-    /// As a word.
+    /// Returns the registers as a word.
     pub fn to_text(&self) -> String {
         self.0.iter().map(|r| char::from(b'0' + *r)).collect()
     }
 
-    /// From that word.
+    /// Parses that word.
     pub fn from_text(text: &str) -> Option<Self> {
         let registers: Option<Vec<u8>> = text.bytes().map(|b| b.checked_sub(b'0')).collect();
         registers.filter(|r| r.len() == REGISTERS).map(Self)

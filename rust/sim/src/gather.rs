@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Has workers run seeds, one on each CPU, gathers what they say, and takes down how far they are.
+//! Collector of results: runs workers on each CPU, collects their results, and saves the progress.
 
 use std::{
     collections::BTreeMap,
@@ -33,10 +33,10 @@ use crate::{
     Options, //
 };
 
-/// What is known of many worlds.
+/// Sum of the results of many worlds.
 #[derive(Clone, Default)]
 pub struct Sum {
-    /// Worlds, steps, points, messages, failed calls, operations, and those that ended well.
+    /// Worlds, steps, points, messages, failed calls, operations, and operations that succeeded.
     pub counts: [u64; 7],
     /// Simulated hours.
     pub hours: f64,
@@ -45,7 +45,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// As a line.
+    /// Returns the sum as a line.
     pub fn to_text(&self) -> String {
         let counts: Vec<String> = self.counts.iter().map(u64::to_string).collect();
         format!(
@@ -56,7 +56,7 @@ impl Sum {
         )
     }
 
-    /// From that line.
+    /// Parses that line.
     fn from_text(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("SUM ")?.split(' ');
         let mut sum = Self::default();
@@ -77,21 +77,21 @@ impl Sum {
     }
 }
 
-/// So many seeds are given to a worker at a time.
+/// Number of seeds that a worker gets at a time.
 const CHUNK: u64 = 20_000;
 
-/// Seeds from one on.
+/// First seed and number of seeds.
 type Seeds = (u64, u64);
 
-/// What is known, and what is to be done.
+/// Results so far, and seeds to run.
 pub struct Gather {
     sum: Sum,
-    /// Seeds that failed and what did not hold, by kind.
+    /// Seeds that failed with the failed check, by kind.
     failed: BTreeMap<String, Vec<(u64, String)>>,
     failures: u64,
-    /// Not run, or not to the end.
+    /// Seeds not run, or not to the end.
     todo: Vec<Seeds>,
-    /// Being run.
+    /// Seeds being run.
     doing: Vec<Seeds>,
     next: u64,
     left: Option<u64>,
@@ -100,7 +100,7 @@ pub struct Gather {
 }
 
 fn kind(what: &str) -> String {
-    // Numbers aside.
+    // Without numbers.
     what.chars()
         .map(|c| if c.is_ascii_digit() { '#' } else { c })
         .collect::<String>()
@@ -121,7 +121,7 @@ impl Gather {
         }
     }
 
-    /// The next seeds to run.
+    /// Takes the next seeds to run.
     fn take(&mut self, most: u64) -> Option<Seeds> {
         let seeds = self.todo.pop().or_else(|| {
             let n = most.min(self.left.unwrap_or(u64::MAX));
@@ -136,7 +136,7 @@ impl Gather {
         Some(seeds)
     }
 
-    /// Those were run, but for the last `rest`.
+    /// Notes that these seeds were run, except the last `rest`.
     fn did(&mut self, seeds: Seeds, rest: u64) {
         self.doing.retain(|s| *s != seeds);
         if rest != 0 {
@@ -188,7 +188,7 @@ impl Gather {
     }
 }
 
-/// Where one thing runs.
+/// Place where a worker runs.
 struct Place<'a> {
     o: &'a Options,
     all: &'a Mutex<Gather>,
@@ -217,7 +217,7 @@ impl Place<'_> {
         }
     }
 
-    /// Runs seeds until nothing is left.
+    /// Runs seeds until none is left.
     fn work(&self) {
         loop {
             let seeds = {
@@ -236,7 +236,7 @@ impl Place<'_> {
         }
     }
 
-    /// Runs some; how many of them are left if time is over.
+    /// Runs some seeds; returns the number of seeds that are left if time is over.
     fn run(&self, (mut from, mut count): Seeds) -> u64 {
         while count != 0 {
             let status = File::create(&self.status).expect("a place for temporary files");
@@ -280,7 +280,7 @@ impl Place<'_> {
             if said != at {
                 g.fail(at, &format!("the world's process ended: {rc}"));
             }
-            // What else it knew is lost.
+            // The other counts of the worker are lost.
             g.sum.counts[0] += at - from + 1;
             if self.over(&g) {
                 return count - (at - from + 1);
@@ -299,7 +299,7 @@ fn of_file(path: &str) -> String {
     })
 }
 
-/// Runs what the options want. Whether nothing failed.
+/// Runs the worlds that the options select. Returns whether none failed.
 pub fn all(o: &Options) -> bool {
     let mut g = Gather {
         sum: Sum::default(),

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs worlds: many, or the one of a seed as a story.
+//! Program that runs worlds: many, or the world of a seed with its story.
 //!
 //! ```text
-//! ro2iblnd-sim                    a minute's worth
-//! ro2iblnd-sim --seconds 600      for so long
-//! ro2iblnd-sim --count 1000000    so many
+//! ro2iblnd-sim                    for a minute
+//! ro2iblnd-sim --seconds 600      for this time
+//! ro2iblnd-sim --count 1000000    this number of worlds
 //! ro2iblnd-sim --from 17          beginning with that seed
-//! ro2iblnd-sim --kept FILE        those of a file, first
-//! ro2iblnd-sim --first            until the first that fails
+//! ro2iblnd-sim --kept FILE        the seeds of a file first
+//! ro2iblnd-sim --first            until the first failure
 //! ro2iblnd-sim --peers 1000       one large world
 //! ro2iblnd-sim --peers 1500 --storms 3
-//!                                 another one: all peers connect and close so often
-//! ro2iblnd-sim --slow             worlds in which one thing is slow
-//! ro2iblnd-sim --jobs 4           so many at a time
-//! ro2iblnd-sim --state FILE       goes on where the last run with that file stopped
-//! ro2iblnd-sim --interval 60      says how far it is, every so many seconds
-//! ro2iblnd-sim --seed 17          one, with its story
+//!                                 another large world: all peers connect and close this often
+//! ro2iblnd-sim --slow             worlds in which one component is slow
+//! ro2iblnd-sim --jobs 4           this number of workers at a time
+//! ro2iblnd-sim --state FILE       continues where the last run with that file stopped
+//! ro2iblnd-sim --interval 60      prints the progress at this interval in seconds
+//! ro2iblnd-sim --seed 17          one world, with its story
 //! ```
 //!
-//! Worlds run in a process of their own: one that crashes takes only itself along.
+//! Worlds run in processes of their own: a world that crashes ends only its own process.
 
 use std::{
     env,
@@ -56,24 +56,24 @@ pub struct Options {
     seconds: Option<u64>,
     seed: Option<u64>,
     kept: Option<String>,
-    /// The file that says which seed runs.
+    /// File to which the current seed is written.
     status: Option<String>,
-    /// Stop after so many failures.
+    /// Number of failures after which the run stops.
     most: Option<u64>,
-    /// Stop at the first, at once.
+    /// Stop immediately at the first failure.
     first: bool,
-    /// Workers at a time.
+    /// Number of workers.
     jobs: u64,
-    /// The file that says how far the last run came.
+    /// File with the progress of the last run.
     state: Option<String>,
-    /// Seconds from one line that says how far it is to the next.
+    /// Interval of the progress lines in seconds.
     interval: Option<u64>,
-    /// A large world with so many peers of one node.
+    /// Run a large world with this number of peers of one node.
     peers: Option<u64>,
-    /// How often they all connect and close, with four connections each; otherwise they have one, and much else
-    /// happens.
+    /// How often all peers connect and close, with four connections each; otherwise they have one
+    /// connection, and many other events happen.
     storms: Option<u64>,
-    /// Worlds in which one thing is slow.
+    /// Run the worlds in which one component is slow.
     slow: bool,
 }
 
@@ -123,7 +123,7 @@ fn options() -> Options {
 fn tell(seed: u64) -> ! {
     let end = scenario::run(Script::new(seed), true);
     for line in &end.story {
-        // Whoever reads it may have seen enough.
+        // The reader of the pipe may have ended.
         if writeln!(std::io::stdout(), "{line}").is_err() {
             exit(1);
         }
@@ -189,7 +189,7 @@ fn worker(o: &Options, status: &str) -> ! {
     exit(0);
 }
 
-/// Runs each world in which one thing is slow, with some seeds; the last line is the sum.
+/// Runs each world in which one component is slow, with some seeds; the last line is the sum.
 fn slowly(o: &Options) -> i32 {
     let (mut passed, mut failed) = (0, 0);
     for (name, run) in slow::WORLDS {
@@ -211,7 +211,7 @@ fn slowly(o: &Options) -> i32 {
 fn main() {
     let o = options();
     panic::set_hook(Box::new(|info| {
-        // In the driver a panic is the end of the kernel; nothing can be unwound over C.
+        // In the driver a panic stops the kernel; unwinding through C is impossible.
         let text = info.to_string().replace('\n', " ");
         let seed = simc::world::seed();
         if let Some(lines) = simc::world::lines() {

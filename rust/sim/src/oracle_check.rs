@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver says of itself, when all is quiet, compared with what its devices saw.
+//! Comparison of the driver's own counters, in a quiet world, with the true counts of its devices.
 //!
-//! People read these numbers at night. A number that is wrong misleads, and nothing else in a world shows it.
+//! Administrators rely on these numbers. A wrong number misleads them, and no other check of a
+//! world finds it.
 
 use std::{
     cell::RefCell,
@@ -32,23 +33,23 @@ use simc::{
     }, //
 };
 
-/// How often it is asked again: something may be under way, a NOOP for instance.
+/// Number of tries: a message may be under way, a NOOP for instance.
 const TRIES: u32 = 6;
 
-/// What happened in the world.
+/// Summary of the world's events.
 #[derive(Clone)]
 pub struct Past {
-    /// How it ran.
+    /// Plan of the world.
     pub plan: Plan,
     /// The NIs of the node are those that it began with.
     pub same: bool,
-    /// Settings were changed.
+    /// An administrator changed tunables.
     pub tuned: bool,
-    /// Its device said that it is broken, maybe, and nothing else since.
+    /// Its device may have reported that it is broken, and sent no other event since.
     pub broken: bool,
 }
 
-/// Nobody sends.
+/// Compares the counters of a node while no message is sent.
 pub fn look(node: usize, past: &Past) {
     for left in (0..TRIES).rev() {
         match differs(node, past) {
@@ -59,7 +60,7 @@ pub fn look(node: usize, past: &Past) {
     }
 }
 
-/// Both ends of each connection together have as many credits as were agreed on.
+/// Checks that both ends of each connection together have the agreed number of credits.
 pub fn credits() {
     for left in (0..TRIES).rev() {
         match lost() {
@@ -70,7 +71,7 @@ pub fn credits() {
     }
 }
 
-/// The credits of one end of a connection.
+/// Credits of one end of a connection.
 #[derive(Clone, Copy, Debug)]
 struct End {
     qpn: u64,
@@ -78,7 +79,7 @@ struct End {
     depth: u64,
     credits: u64,
     outstanding: u64,
-    /// Of the other end, as this one sees it.
+    /// Credits of the other end, as this end sees them.
     peer_held: u64,
     with_lnet: u64,
 }
@@ -111,7 +112,7 @@ fn lost() -> Option<String> {
         sched::join(tid);
     }
     let ends = ends.borrow();
-    // LNet may have more, of connections that are over.
+    // LNet may have more, of closed connections.
     let (says, is) = (
         ends.iter().map(|end| end.with_lnet).sum::<u64>(),
         w().lnet.held,
@@ -125,7 +126,7 @@ fn lost() -> Option<String> {
         let there = ends
             .iter()
             .find(|end| end.qpn == here.peer_qpn && end.peer_qpn == here.qpn);
-        // Who does not know who is at the other end, or is alone, is about to go.
+        // An end that does not know its other end, or has none, is about to go.
         let Some(there) = there else { continue };
         let all = here.credits + there.outstanding + there.with_lnet;
         if here.depth != there.depth || all != here.depth || here.credits != there.peer_held {
@@ -135,7 +136,7 @@ fn lost() -> Option<String> {
     None
 }
 
-/// What does not hold together.
+/// Returns a description of the first inconsistency.
 fn differs(node: usize, past: &Past) -> Option<String> {
     let Past {
         plan,
@@ -157,12 +158,13 @@ fn differs(node: usize, past: &Past) -> Option<String> {
 
     let may =
         |kind: Fault| plan.fault_ppm[kind as usize] != 0 || plan.fault_nth[kind as usize].is_some();
-    // Without memory there is a node without some of its files: three of each NI, and one of requests for none.
+    // Without memory a node lacks some of its files: three of each NI, and one of requests for no
+    // NI.
     if files.len() < 3 * nis.len() + 1 && may(Fault::Alloc) {
         return None;
     }
-    // Whether a post fails the device says when the driver has counted it; and what a queue pair did that
-    // failed before its connection had it is not counted.
+    // The device reports a failed post after the driver has counted it; and the driver does not
+    // count posts of a queue pair that failed before its connection had it.
     let posts = ![
         Fault::Post,
         Fault::PostRecv,
@@ -229,7 +231,8 @@ fn differs(node: usize, past: &Past) -> Option<String> {
                 "ends={ends} refusals={refusals}, and tells of none"
             ));
         }
-        // Memory of a GPU that is refused is counted by itself, and what LNet makes fail is not.
+        // The driver counts rejected GPU memory separately, and does not count messages that LNet
+        // makes fail.
         if plan.gpu_ppm == 0 && plan.send_error_ppm == 0 && of_causes("messages") != truth.messages
         {
             let says = of_causes("messages");
@@ -284,8 +287,8 @@ fn differs(node: usize, past: &Past) -> Option<String> {
     None
 }
 
-/// Checks that each connection has as many receive buffers as it began with, unless LNet keeps some. Connections that
-/// are not listed yet, or any more, have some, too.
+/// Checks that each connection has as many receive buffers as it began with, unless LNet keeps
+/// some. Connections that are not listed yet, or not any more, have buffers, too.
 fn buffers(node: usize, conns: &[&Vec<(&str, &str)>]) -> Option<String> {
     let mut should = 0;
     for line in conns {
@@ -301,7 +304,7 @@ fn buffers(node: usize, conns: &[&Vec<(&str, &str)>]) -> Option<String> {
         .then(|| format!("{is} buffers to receive into, and it should be {should}"))
 }
 
-/// The speed that an NI says its port has is that of the port now.
+/// Checks that the port speed in an NI's file is the current speed of the port.
 fn speeds(node: usize, past: &Past, lines: &[&Vec<(&str, &str)>]) -> Option<String> {
     let devs = w().nodes[node].devs.clone();
     if past.broken || !devs.iter().all(|dev| verbs::is_good(*dev)) {
@@ -317,12 +320,12 @@ fn speeds(node: usize, past: &Past, lines: &[&Vec<(&str, &str)>]) -> Option<Stri
     (says != is).then(|| format!("speeds {says:?}, and they are {is:?}"))
 }
 
-/// Whether a line is one of `kind`.
+/// Returns whether a line is of `kind`.
 fn is(line: &[(&str, &str)], kind: &str) -> bool {
     line.first().is_some_and(|(key, _)| *key == kind)
 }
 
-/// Pairs of key and value.
+/// Returns the pairs of key and value.
 fn words(line: &str) -> Vec<(&str, &str)> {
     line.split(' ')
         .filter_map(|word| word.split_once('='))

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A large world: many nodes that all talk to one, at once.
+//! Large world: many nodes that all talk to one node, the hub ("the one" in the output), at the
+//! same time.
 //!
-//! One of them, the honest one, has a connection already. All others connect in the same moment, close
-//! in the same moment, connect again; at last the one restarts its NI with all of them connected: they
-//! meet an end, and connect again. Nothing is drawn but who runs when, and nothing goes wrong: every
-//! message must arrive, if not at the first try after the restart, and those of the honest one always at
-//! the first.
+//! One of them, the honest node, has a connection already. All others connect at the same moment,
+//! close at the same moment, and connect again; at last the hub restarts its NI with all of them
+//! connected: their connections end, and they connect again. Only the order of tasks is random, and
+//! there are no faults: every message must arrive, if not at the first try after the restart, and
+//! messages of the honest node always at the first.
 //!
-//! Before they connect again half of them are dead for a while, and the one asks for them all the same: who answers must
-//! not wait for those who do not.
+//! Before they connect again, half of them are dead for a while, and the hub sends to them all the
+//! same: nodes that answer must not wait for nodes that do not.
 //!
-//! A message costs as many locks and allocations with all of them connected as with one, and a connection that is idle
-//! costs its keepalive. How long a message takes is said, and not judged: all nodes of a world share one simulated CPU.
+//! A message takes the same number of locks and allocations with all nodes connected as with one,
+//! and an idle connection costs its keepalive. The time of a message is printed, not checked: all
+//! nodes of a world share one simulated CPU.
 
 use std::{
     cell::Cell,
@@ -41,7 +43,7 @@ use simc::{
     }, //
 };
 
-/// Tries of one message; after a restart the first may find a connection that has just ended.
+/// Tries of a message; after a restart the first may find a connection that has just ended.
 const TRIES: usize = 5;
 
 fn put(node: usize) {
@@ -61,7 +63,7 @@ fn send(node: usize, to: usize) {
     violation("a message does not arrive");
 }
 
-/// One to a node that may be dead.
+/// Sends a message to a node that may be dead.
 fn send_in_vain(node: usize, to: usize) {
     // SAFETY: NIs stay until the world ends.
     let ni = *w().nodes[node].nis.last().expect("an NI");
@@ -71,7 +73,7 @@ fn send_in_vain(node: usize, to: usize) {
     }
 }
 
-/// The one sends to each of these nodes, at the same time.
+/// Sends from the hub to each of these nodes, at the same time.
 fn to_each(nodes: core::ops::Range<usize>, f: fn(usize, usize)) -> Vec<Tid> {
     let reach = |to| sched::spawn(0, Kind::Process, "user", move || f(0, to));
     nodes.map(reach).collect()
@@ -83,13 +85,13 @@ fn join_all(tids: Vec<Tid>) {
     }
 }
 
-/// Half of the nodes, of which nobody is connected, are not heard. Who is sent to beside them is reached as soon as if they
-/// were not there, but for the first time: until then nobody knows.
+/// Makes half of the nodes, none of them connected, silent. The hub reaches the other nodes as soon
+/// as without silent nodes, except the first time: until then no node knows of the silence.
 fn some_are_dead(all: usize) {
     let living = all / 2;
     w().plan.mute = living..all;
     let begun = sched::now();
-    // Of many the last ones have no turn before their messages' time is over.
+    // Of many messages the last have no turn before their deadline.
     for _ in 0..3 {
         join_all(to_each(living..all, send_in_vain));
     }
@@ -103,7 +105,7 @@ fn some_are_dead(all: usize) {
     phase("the one connects with the others", asked);
     join_all(in_vain);
     phase("and does not with these", begun);
-    // What is under way has no answer, and the CM would ask again after seconds.
+    // The messages under way get no answer, and the CM would resend them after seconds.
     sched::sleep(REST);
     w().plan.mute = 0..0;
     judge_connecting(took, all);
@@ -140,24 +142,25 @@ fn phase(what: &str, begun: u64) {
     );
 }
 
-/// The node that has a connection before others come.
+/// The node that has a connection before the other nodes come.
 const HONEST: usize = 1;
-/// Its messages in each phase.
+/// Number of its messages in each phase.
 const MESSAGES: usize = 50;
 
-/// More than a message and its acknowledgement need of locks and allocations, at both ends, on a
-/// connection that is up: what waits for one, as if there were none, needs ten locks more.
+/// More locks and allocations than a message and its acknowledgement need, at both ends, on an
+/// established connection: a message that waits for a connection, as if there were none, needs ten
+/// locks more.
 const LOCKS: u64 = 30;
 const ALLOCATIONS: u64 = 3;
 
-/// After so long what is done once, later than what it is done for, has been done.
+/// Time after which deferred one-time work has been done.
 const REST: u64 = 20 * SEC;
 
-/// Nobody sends anything for so long. Several times as long as a connection may be silent.
+/// Time without messages. Several times as long as a connection may be silent.
 const IDLE: u64 = 600 * SEC;
 
-/// Lists all peers and all connections of the one, as `lctl` does: that costs the same for each,
-/// however many there are.
+/// Lists all peers and all connections of the hub, as `lctl` does: the cost of each is independent
+/// of their number.
 fn list(_node: usize) {
     let peers = w().nodes.len() - 1;
     let ni = *w().nodes[0].nis.last().expect("an NI");
@@ -172,15 +175,15 @@ fn list(_node: usize) {
     }
 }
 
-/// What its messages cost.
+/// Cost of the messages of the honest node.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     locks: u64,
     allocations: u64,
 }
 
-/// Sends the honest one's messages, and says how long they took, and what they cost if nobody else did
-/// anything.
+/// Sends the messages of the honest node; prints their time, and their cost while the other nodes
+/// are idle.
 fn honest(what: &str) -> Cost {
     // SAFETY: NIs stay until the world ends.
     let ni = *w().nodes[HONEST].nis.last().expect("an NI");
@@ -209,9 +212,9 @@ fn honest(what: &str) -> Cost {
     }
 }
 
-/// The same while nobody does anything.
+/// Measures the cost while all other nodes are idle.
 fn alone(what: &'static str) -> Cost {
-    // So that nothing of what was before is left to be done.
+    // Lets all earlier work end.
     sched::sleep(REST);
     let cost = Rc::new(Cell::new(Cost::default()));
     let out = cost.clone();
@@ -222,7 +225,7 @@ fn alone(what: &'static str) -> Cost {
     cost.get()
 }
 
-/// The same while all others do something. Returns how long that took.
+/// Sends the messages while all other nodes run `f`. Returns the time of that.
 fn beside(what: &'static str, nodes: core::ops::Range<usize>, f: fn(usize)) -> u64 {
     let begun = sched::now();
     let tid = sched::spawn(HONEST, Kind::Process, "user", move || {
@@ -235,14 +238,14 @@ fn beside(what: &'static str, nodes: core::ops::Range<usize>, f: fn(usize)) -> u
     took
 }
 
-/// Nothing is in the way of who connects, and nobody waits for a timer.
+/// Checks that no connecting node is blocked, and that none waits for a timer.
 fn judge_connecting(took: u64, peers: usize) {
     if took > SEC / 2 + peers as u64 * SEC / 1000 {
         violation("to connect takes longer than it should");
     }
 }
 
-/// Nobody sends anything: a connection costs its keepalive, and nothing else.
+/// Checks that an idle connection costs its keepalive only.
 fn idle(what: &str, conns: usize) {
     let before = w().classes.taken;
     sched::sleep(IDLE);
@@ -262,7 +265,7 @@ fn per_message(what: &str, cost: Cost) {
     );
 }
 
-/// Bytes of memory that the node has of which all others want something.
+/// Returns the bytes of memory of the hub.
 fn held() -> usize {
     mem::left(0).iter().map(|(_, size)| size).sum()
 }
@@ -270,7 +273,7 @@ fn held() -> usize {
 /// Begins a world of `peers` peers of one node, with `conns` connections each.
 fn crowd(seed: u64, peers: usize, conns: u32) {
     let mut plan = Plan::calm(peers + 1);
-    // A connection wants 50 of them here.
+    // A connection needs 50 of them here.
     plan.timeout = 50;
     plan.cpus = 16;
     for node in &mut plan.nodes {
@@ -283,17 +286,17 @@ fn crowd(seed: u64, peers: usize, conns: u32) {
     sched::expect(4 * peers);
 }
 
-/// Simulated time in which all connections of a storm have to be there.
+/// Simulated time by which all connections of a storm must be established.
 const STORM: u64 = 60 * SEC;
 
 /// Simulated time between the end of a storm and the next one.
 const CALM: u64 = 3 * SEC;
 
-/// A node with the largest `conns_per_peer`, of which the one takes no more than `TAKEN`.
+/// A node with the largest `conns_per_peer`, of which the hub takes no more than `TAKEN`.
 const GREEDY: usize = 2;
 const TAKEN: usize = 32;
 
-/// Waits until the one has so many connections.
+/// Waits until the hub has this number of connections.
 fn all_connected(conns: usize) {
     let begun = sched::now();
     while verbs::connected(0) < conns {
@@ -304,9 +307,9 @@ fn all_connected(conns: usize) {
     }
 }
 
-/// Runs a world in which all peers connect, with `conns` connections each (one peer wants 127), and close, again and
-/// again: as when the server's switch port flaps. The budgets of requests are meant for hostile peers: no request may
-/// be dropped here.
+/// Runs a world in which all peers connect, with `conns` connections each (one peer asks for 127),
+/// and close, again and again: as when the server's switch port flaps. The budgets of requests are
+/// meant for hostile peers: the driver must drop no request here.
 pub fn again(seed: u64, peers: usize, conns: usize, storms: usize) -> End {
     crowd(seed, peers, conns as u32);
     w().plan.nodes[GREEDY].conns = 127;
@@ -328,7 +331,7 @@ pub fn again(seed: u64, peers: usize, conns: usize, storms: usize) -> End {
                 on(1..all, "up", up);
                 continue;
             }
-            // Whatever else the greedy peer asks for.
+            // All further requests of the greedy peer.
             sched::sleep(REST);
             if verbs::connected(0) != peers * conns + more {
                 violation("connections are lost because a peer wants more of them");
@@ -345,7 +348,7 @@ pub fn again(seed: u64, peers: usize, conns: usize, storms: usize) -> End {
     world::end()
 }
 
-/// Runs it with so many peers.
+/// Runs the large world with this number of peers.
 pub fn run(seed: u64, peers: usize) -> End {
     crowd(seed, peers, 1);
     sched::spawn(usize::MAX - 1, Kind::Process, "world", move || {
@@ -386,7 +389,7 @@ pub fn run(seed: u64, peers: usize) -> End {
         phase("the NI of all is deleted", begun);
         on(0..1, "up", up);
         some_are_dead(all);
-        // One that wants something of many has them wait for their turn.
+        // A node that sends to many nodes makes them wait for their turn.
         let begun = sched::now();
         join_all(to_each(1..all, send));
         phase("the one connects with all", begun);

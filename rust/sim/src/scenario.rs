@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens in a world: drawn from its seed.
+//! Events of a world, drawn from its seed.
 //!
-//! Nodes load the driver and start an NI each. Users send to each other; meanwhile things happen to
-//! nodes. Then the faults end, and after a while everybody must reach everybody again. At last the NIs
-//! are deleted and the modules unloaded, and nothing may be left.
+//! Nodes load the driver and start an NI each. Users send to each other; meanwhile events happen to
+//! nodes. Then the faults end, and after a while every node must reach every other node again. At
+//! last the NIs are deleted and the modules unloaded, and no object may be left.
 
 use simc::{
     byzantine,
@@ -59,18 +59,18 @@ use crate::{
     oracle_check, //
 };
 
-/// Something that happens to a node.
+/// Event of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happens {
     /// An administrator deletes a peer (all: 0).
     DelPeer,
     /// An administrator closes connections.
     CloseConns,
-    /// Somebody looks at peers, connections and debugfs.
+    /// An administrator reads peers, connections and debugfs.
     Look,
-    /// The link is set down, or lost, and comes back.
+    /// The link is set down, and comes back.
     LinkDown,
-    /// As above.
+    /// The link is lost, and comes back.
     LinkLost,
     /// IPoIB has no carrier for a while, as when no subnet manager answers. The port stays active.
     CarrierGoes,
@@ -80,7 +80,7 @@ pub enum Happens {
     MtuShrinks,
     /// A bond fails over, again and again, and its RDMA device, its address and its GID stay.
     BondFlaps,
-    /// The device is unplugged, and another comes.
+    /// The device is unplugged, and replaced by another.
     Unplug,
     /// The NI is deleted, and added again.
     Restart,
@@ -88,35 +88,35 @@ pub enum Happens {
     Reload,
     /// The node loses its power, and boots.
     Power,
-    /// A queue pair breaks, or says that something happens to it.
+    /// A queue pair breaks, or gets an event.
     QpBreaks,
-    /// The device says that something happens to its port.
+    /// The device reports an event of its port.
     PortEvents,
-    /// The core says that the address is another's.
+    /// The core reports that the address moved to another device.
     AddrChange,
-    /// The interface is on another device from then on; the old one is unplugged later, in some.
+    /// The interface moves to another device; in some worlds the old device is unplugged later.
     FailOver,
     /// An administrator denies a peer, and allows it again.
     Deny,
-    /// An administrator tunes the NIs that run, and takes it back.
+    /// An administrator changes the tunables of the running NIs, and then restores them.
     Tune,
     /// The driver of the node finds no memory. No connection ends because of that.
     NoMemory,
 }
 
-/// One thing that happens.
+/// Event with its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     what: Happens,
     node: usize,
     slot: usize,
-    /// When it begins, nanoseconds after the users.
+    /// Begin in nanoseconds after the users.
     at: u64,
-    /// How long it takes until it is over.
+    /// Duration in nanoseconds.
     long: u64,
 }
 
-/// One user.
+/// User of a world: an application that sends messages.
 #[derive(Clone, Debug)]
 pub struct User {
     node: usize,
@@ -126,43 +126,43 @@ pub struct User {
     ops: Vec<(u32, u32, bool, usize, u64)>,
 }
 
-/// All that is drawn before a world begins.
+/// Script of a world: all choices that precede its begin.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Its seed.
+    /// Seed of the world.
     pub seed: u64,
-    /// How it runs.
+    /// Plan of the world.
     pub plan: Plan,
     policy: Policy,
     jump_ppm: u32,
     jump_max: u64,
     stall_ppm: u32,
     stall_max: u64,
-    /// Nothing goes wrong: every operation must end well.
+    /// No faults: every operation must succeed.
     pub strict: bool,
     /// Users wait until all NIs are in use.
     together: bool,
-    /// Faults while modules load and NIs start, too.
+    /// Faults happen while modules load and NIs start, too.
     early: bool,
-    /// Who sends what.
+    /// Users with their messages.
     pub users: Vec<User>,
-    /// What happens meanwhile.
+    /// Events meanwhile.
     pub steps: Vec<Step>,
-    /// A node with several connections dies, and nothing else goes wrong: how soon is it noticed?
+    /// A node with several connections dies, without other faults: how soon do the peers notice?
     punctual: bool,
-    /// All must reach all when it is over.
+    /// All nodes must reach all others at the end.
     check: bool,
-    /// Somebody reads the numbers of each node, all the time.
+    /// A program reads the counters of each node, all the time.
     watched: bool,
 }
 
-/// What few tiny worlds would have together if it were left to chance.
+/// Combination of faults that few tiny worlds would have by chance.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rare {
     Nothing,
-    /// Administrators close connections while they are made, and tasks lose their CPU meanwhile.
+    /// Administrators close attempts, and tasks lose their CPU meanwhile.
     Hurry,
-    /// Posts fail in the middle of a transfer, and so does what is to drain the queue.
+    /// Posts fail in the middle of a transfer, and so does the marker that drains the queue.
     Unposted,
 }
 
@@ -176,7 +176,7 @@ impl Rare {
     }
 }
 
-/// One world of so many is not tiny.
+/// One world of this number is not tiny.
 const LARGE: u64 = 24;
 
 fn size(rng: &mut Rng) -> u32 {
@@ -193,13 +193,13 @@ fn size(rng: &mut Rng) -> u32 {
 }
 
 impl Script {
-    /// That of a seed.
+    /// Draws the script of a seed.
     pub fn new(seed: u64) -> Self {
         let rng = &mut Rng::new(seed ^ 0x5c21_9700);
         if rng.below(LARGE) != 0 {
             return Self::tiny(seed, rng);
         }
-        // Small ones are many: most races need no more than two messages.
+        // Most worlds are small: most races need no more than two messages.
         let small = rng.below(3) != 0;
         let n = if !small && rng.one_in(3) { 3 } else { 2 };
         let mut plan = Plan::calm(n);
@@ -211,13 +211,13 @@ impl Script {
             let credits = rng.of(&[1, 2, 3, 4, 8, 8, 16]);
             *node = NodePlan {
                 credits,
-                // Every second of the default.
+                // Every second world with the default.
                 open: credits == 8 && seed % 2 == 1,
                 hiw: rng.below(credits.into()) as u32,
                 conns: rng.of(&[1, 1, 1, 2, 4]),
                 devs: if rng.one_in(5) { 2 } else { 1 },
                 software: rng.one_in(3),
-                // Other drivers may call and say nothing.
+                // Other drivers may connect and send no message.
                 tcp: tcp && !rng.one_in(4),
                 // So short that large transfers go in parts.
                 max_qp_wr: if !strict && rng.one_in(6) {
@@ -229,7 +229,7 @@ impl Script {
                 max_mr: 1 << 16,
             };
         }
-        // From numbers of their own, as below.
+        // From a source of its own, as below.
         let own = &mut Rng::new(seed ^ 0x0fe3_4e61);
         if !strict && own.one_in(8) {
             let max_mr = own.of(&[1, 2, 4, 12, 40]);
@@ -251,14 +251,14 @@ impl Script {
         plan.slow_lnet_ppm = rng.of(&[0, 0, 100_000]);
         plan.slow_lnet_max = rng.of(&[5 * MS, 500 * MS]);
 
-        // From a source of its own, so that other worlds stay what they are.
+        // From a source of its own, so that other worlds do not change.
         plan.gpu_ppm = Rng::new(seed ^ 0x6770_7573).of(&[0, 0, 0, 0, 300_000, 1_000_000]);
 
         if strict {
-            // What waits behind slow ones is not to be late.
+            // A message that waits behind slow ones must not be late.
             plan.timeout = 50;
             plan.delay_ppm = plan.delay_ppm.min(100_000);
-            // From numbers of its own, as below.
+            // From a source of its own, as below.
             plan.shy = tcp && Rng::new(seed ^ 0x5f0f_4b1d).one_in(2);
         }
 
@@ -328,7 +328,7 @@ impl Script {
         }
 
         if !strict {
-            // From numbers of their own: what the seeds of other worlds mean stays.
+            // From a source of its own: the worlds of other seeds do not change.
             let rng = &mut Rng::new(seed ^ 0xacce_55a5);
             for what in [Happens::Deny, Happens::Tune] {
                 if rng.one_in(12) {
@@ -390,12 +390,13 @@ impl Script {
                 });
             }
         }
-        // From numbers of their own, as above. If both ask there are races, and more attempts than one.
+        // From a source of its own, as above. If both sides connect there are races, and more than
+        // one attempt.
         let one_asks = users.iter().all(|u: &User| u.node == users[0].node);
         plan.slow_steps = strict && one_asks && !plan.shy && Rng::new(seed ^ 0x0571_ea9e).one_in(4);
         let unplugged = steps.iter_mut().find(|s| s.what == Happens::Unplug);
         if let Some(step) = unplugged {
-            // From numbers of their own, as above.
+            // From a source of its own, as above.
             let own = &mut Rng::new(seed ^ 0x1e55_0e15);
             plan.keeps = own.one_in(2);
             if plan.keeps {
@@ -431,7 +432,7 @@ impl Script {
             watched: Rng::new(seed ^ 0x05ee_0a11).one_in(64),
             plan,
         };
-        // From numbers of their own, as above.
+        // From a source of its own, as above.
         let own = &mut Rng::new(seed ^ 0x0a5c_ed00);
         script.plan.probe = own.of(&[1000, 1000, 0, 250, 3000]);
         let own = &mut Rng::new(seed ^ 0x0dea_d0de);
@@ -473,7 +474,7 @@ impl Script {
         script.bounded()
     }
 
-    /// Makes the device of node 1 refuse LOCAL_INV when it is posted, and nothing else go wrong. Small
+    /// Makes the device of node 1 refuse LOCAL_INV when it is posted, without other faults. Small
     /// messages pass, and each bulk transfer ends the connection.
     fn refuses(&mut self, rng: &mut Rng) {
         self.plan = Plan {
@@ -483,7 +484,7 @@ impl Script {
         let conns = rng.of(&[1, 2]);
         for node in &mut self.plan.nodes {
             node.conns = conns;
-            // As rxe it would refuse the registration, too.
+            // A device like rxe would refuse the registration, too.
             node.software = false;
         }
         self.early = false;
@@ -504,7 +505,7 @@ impl Script {
         }];
     }
 
-    /// A node with several connections dies, and nothing else goes wrong.
+    /// Lets a node with several connections die, without other faults.
     fn dies(&mut self, rng: &mut Rng) {
         self.plan = Plan {
             retry_count: rng.of(&[2, 5]),
@@ -537,7 +538,7 @@ impl Script {
         }];
     }
 
-    /// One of several connections breaks, and nothing else goes wrong.
+    /// Breaks one of several connections, without other faults.
     fn breaks(&mut self, rng: &mut Rng) {
         self.plan = Plan::calm(2);
         let conns = rng.of(&[2, 3, 4]);
@@ -566,8 +567,9 @@ impl Script {
         }];
     }
 
-    /// What a node says to the other one's CM is lost, and nothing else goes wrong. The other one asks, and goes on to ask:
-    /// each of its requests stands for one of the node's own.
+    /// Drops the messages of a node to the CM of the other node, without other faults. The other
+    /// node sends requests again and again: each of its requests stands for a request of the first
+    /// node.
     fn mutes(&mut self, rng: &mut Rng) {
         let timeout = rng.of(&[5, 10]);
         self.plan = Plan {
@@ -578,7 +580,8 @@ impl Script {
         self.early = false;
         self.together = true;
         (self.jump_ppm, self.stall_ppm) = (0, 0);
-        // Its administrator closes what is being made, so that it asks anew before the last request is given up.
+        // Its administrator closes attempts, so that it sends a request again before the last
+        // request times out.
         self.steps = (0..rng.range(1, 20))
             .map(|_| Step {
                 what: Happens::CloseConns,
@@ -600,8 +603,8 @@ impl Script {
             .collect();
     }
 
-    /// Many messages meet a slow LNet, so that what is posted is what takes the place of their buffers, and it cannot be
-    /// posted for once. Nothing else goes wrong.
+    /// Delays many messages in a slow LNet, so that the driver posts other buffers in place of
+    /// theirs, and one of these posts fails. There are no other faults.
     fn lacks_buffer(&mut self, rng: &mut Rng) {
         self.plan = Plan {
             slow_lnet_ppm: rng.of(&[200_000, 1_000_000]),
@@ -611,7 +614,7 @@ impl Script {
             node.credits = rng.of(&[16, 32]);
             node.software = rng.one_in(2);
         }
-        // Each posts some 34 or 66 of them before the first message.
+        // Each node posts some 34 or 66 buffers before the first message.
         self.plan.fault_nth[Fault::PostRecv as usize] = Some(rng.range(60, 200));
         self.early = false;
         self.together = true;
@@ -630,7 +633,7 @@ impl Script {
             .collect();
     }
 
-    /// Links go down and come back, and nothing else goes wrong.
+    /// Takes links down and up, without other faults.
     fn flaps(&mut self, rng: &mut Rng) {
         self.plan = Plan {
             retry_count: rng.of(&[2, 5, 7]),
@@ -645,7 +648,7 @@ impl Script {
         self.together = true;
         self.punctual = true;
         (self.jump_ppm, self.stall_ppm) = (0, 0);
-        // One after the other, of one of the nodes.
+        // One after the other, all of one node.
         let node = rng.below(2) as usize;
         let flaps = rng.range(1, 3);
         self.steps = (0..flaps)
@@ -678,8 +681,8 @@ impl Script {
             .collect();
     }
 
-    /// Puts two nodes on InfiniBand: the carrier of IPoIB goes, the port fails for less than the transport retries
-    /// last, or for longer, or gets another LID. Nothing else goes wrong.
+    /// Puts two nodes on InfiniBand: the carrier of IPoIB goes, the port fails for less than the
+    /// transport retries last, or for longer, or gets another LID. There are no other faults.
     fn infiniband(&mut self, rng: &mut Rng) {
         self.flaps(rng);
         self.plan.ib = true;
@@ -699,7 +702,7 @@ impl Script {
         }
     }
 
-    /// Gives the interface of a node a smaller MTU for a while. Nothing else goes wrong.
+    /// Gives the interface of a node a smaller MTU for a while, without other faults.
     fn mtu_shrinks(&mut self, rng: &mut Rng) {
         self.flaps(rng);
         for step in &mut self.steps {
@@ -708,7 +711,7 @@ impl Script {
         }
     }
 
-    /// Lets the bond of a node, which is over one RDMA device, fail over many times a second.
+    /// Makes the bond of a node, which is over one RDMA device, fail over many times a second.
     fn bond_flaps(&mut self, rng: &mut Rng) {
         self.flaps(rng);
         for step in &mut self.steps {
@@ -717,8 +720,8 @@ impl Script {
         }
     }
 
-    /// Two nodes, one connection or two, a handful of messages, and at most two things that go wrong:
-    /// what most races need, and a tenth of the time of others.
+    /// Draws a world of two nodes with one connection or two, a handful of messages, and at most
+    /// two faults: enough for most races, in a tenth of the time of other worlds.
     fn tiny(seed: u64, rng: &mut Rng) -> Self {
         let mut plan = Plan::calm(2);
         // With four shards two peers may be in one.
@@ -745,7 +748,7 @@ impl Script {
         let wrong = rng.of(&[0, 1, 1, 2]);
         let strict = wrong == 0;
         if strict {
-            // As above: what waits behind slow ones is not to be late.
+            // As above: a message that waits behind slow ones must not be late.
             plan.timeout = 50;
         }
         let mut steps = Vec::new();
@@ -762,7 +765,7 @@ impl Script {
                     let most = rng.of(&[4, 16, 64]);
                     let kind = rng.below(FAULTS as u64) as usize;
                     plan.fault_nth[kind] = Some(rng.range(1, most));
-                    // Those that are to fail together.
+                    // Faults of two kinds together.
                     if rng.one_in(2) {
                         plan.fault_ppm[rng.below(FAULTS as u64) as usize] = 100_000;
                     }
@@ -793,7 +796,7 @@ impl Script {
                 }
             }
         }
-        // What a few rare defects need together, see scripts/sim-defects.
+        // Combinations that a few rare defects need, see scripts/sim-defects.
         let rare = if strict { Rare::Nothing } else { Rare::of(rng) };
         match rare {
             Rare::Nothing => {}
@@ -876,8 +879,8 @@ impl Script {
 }
 
 impl Script {
-    /// A world with two nodes, of which the second is foul, and what it does: from bytes of a fuzzer.
-    /// `None` if there are too few.
+    /// Creates a world with two nodes, of which the second is byzantine, and its script: from bytes
+    /// of a fuzzer. Returns `None` if there are too few bytes.
     #[allow(dead_code)] // Used by rust/fuzz.
     pub fn foul(bytes: &[u8]) -> Option<(Self, byzantine::Foul)> {
         const HEAD: usize = 48;
@@ -938,7 +941,7 @@ impl Script {
                     (kind, size, b & 2 != 0, 0, pause)
                 })
                 .collect();
-            // So that the script finds as many bytes as if there were three.
+            // The script must begin at the same byte as with three.
             for _ in n..3 {
                 let _ = (byte(), byte());
             }
@@ -968,7 +971,7 @@ impl Script {
         let mut steps = Vec::new();
         for _ in 0..2 {
             let (what, node, at, long) = (byte(), byte(), byte(), byte());
-            // Nothing, mostly.
+            // Mostly no event.
             if let Some(what) = happens.get(usize::from(what)) {
                 steps.push(Step {
                     what: *what,
@@ -1000,7 +1003,8 @@ impl Script {
         Some((world.bounded(), script))
     }
 
-    /// In some worlds without faults LNet keeps much, or wants less than there is.
+    /// Makes LNet keep many messages, or take less data than there is, in some worlds without
+    /// faults.
     fn hoarding(mut self) -> Self {
         if self.strict && Rng::new(self.seed ^ 0x0c07_1e55).one_in(8) {
             self.plan.cut_ppm = 300_000;
@@ -1008,7 +1012,8 @@ impl Script {
         self.plan.hoards = self.strict && Rng::new(self.seed ^ 0x40a2_d000).one_in(8);
         if self.plan.hoards {
             self.plan.delay_ppm = 500_000;
-            // The credit of what LNet keeps is withheld, and the data of others waits for LNet there.
+            // The driver withholds the credit of a message that LNet keeps, and the data of other
+            // messages waits for LNet.
             for node in &mut self.plan.nodes {
                 (node.credits, node.hiw) = (16, 8);
             }
@@ -1018,8 +1023,9 @@ impl Script {
         self
     }
 
-    /// Takes the memory of a node away for a minute, in some tiny worlds without faults. The node writes meanwhile: it
-    /// sends messages of all sizes, and the other node fetches data from it. No message takes long.
+    /// Takes the memory of a node away for a minute, in some tiny worlds without faults. The node
+    /// sends messages of all sizes meanwhile, and the other node fetches data from it. No message
+    /// takes long.
     fn drying(mut self) -> Self {
         let own = &mut Rng::new(self.seed ^ 0x0d57_a110);
         if !self.strict || !own.one_in(16) {
@@ -1043,7 +1049,7 @@ impl Script {
             });
             first.into_iter().chain(ops).collect()
         };
-        // Data for the node goes into messages: what it would offer a sink for is not written out.
+        // Data for the node goes into messages: without memory the node cannot offer a sink.
         let writes = [100, 3000, 5000, 20_000, 70_000].map(|size| (lnet::PUT, size));
         let fetches = [(lnet::PUT, 3000), (lnet::GET, 5000), (lnet::GET, 70_000)];
         self.users = (0..8)
@@ -1057,7 +1063,8 @@ impl Script {
         self
     }
 
-    /// Whether nothing goes wrong but that memory, or an object of verbs, is not to be had.
+    /// Returns whether the only faults are failed allocations or failed creations of objects of
+    /// verbs.
     fn only_memory_is_short(&self) -> bool {
         let plan = &self.plan;
         let short = [Fault::Dma, Fault::Verbs, Fault::Alloc].map(|kind| kind as usize);
@@ -1075,7 +1082,7 @@ impl Script {
             && plan.rnr_retry_count != 0
     }
 
-    /// Says how long the driver may have a message, unless tasks lose their CPU for long.
+    /// Sets how long the driver may keep a message, unless tasks lose their CPU for long.
     fn bounded(mut self) -> Self {
         let calm = self.stall_ppm == 0 || self.stall_max <= 10 * MS;
         let own_time = self.jump_ppm == 0 || self.jump_max <= 100 * MS;
@@ -1089,7 +1096,8 @@ impl Script {
             let waits = timeout.max((timeout / 4).max(5) + 10);
             self.plan.patience = (waits + 5) * SEC;
         }
-        // What LNet keeps over there is in nobody's way; and who has no memory says so.
+        // A message that LNet keeps at the other node blocks no other message; and a node without
+        // memory reports that.
         if self.plan.hoards || (calm && self.only_memory_is_short()) {
             self.plan.patience = 10 * SEC;
         }
@@ -1097,8 +1105,8 @@ impl Script {
     }
 }
 
-/// Others send to a node that keeps much and has no memory, over connections with few spare buffers, until
-/// its device is unplugged.
+/// Adds users that send to a node that keeps many messages and has no memory, over connections with
+/// few spare buffers, until its device is unplugged.
 fn keep_much(rng: &mut Rng, plan: &mut Plan, users: &mut Vec<User>, step: &mut Step) {
     let n = plan.nodes.len();
     for node in &mut plan.nodes {
@@ -1138,12 +1146,12 @@ fn when(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Slots of devices that a node has.
+/// Returns the number of device slots of a node.
 fn slots(node: usize) -> usize {
     w().plan.nodes[node].devs
 }
 
-/// The NI in a slot of a node, if it is in use.
+/// Returns the NI in a slot of a node, if it is in use.
 fn active(node: usize, slot: usize) -> Option<*mut Ni> {
     let nid = lnet::nid_of(world::ip(node, slot));
     let nis = &w().nodes[node].nis;
@@ -1154,7 +1162,7 @@ fn active(node: usize, slot: usize) -> Option<*mut Ni> {
         .find(|ni| unsafe { (**ni).nid == nid && (**ni).life == Life::Active })
 }
 
-/// Loads the module if need be.
+/// Loads the module if it is not loaded.
 fn loaded(node: usize) {
     for _ in 0..20 {
         if !w().nodes[node].ops.is_null() || world::load(ro2iblnd::load).is_ok() {
@@ -1241,7 +1249,7 @@ fn user(user: User, ends_well: bool) {
     }
 }
 
-/// So long after one of several connections broke there is another.
+/// Time after the end of one of several connections by which another connection replaces it.
 const REPLACED: u64 = 10 * SEC;
 
 /// Returns how long after the link is down no connection is up any more: connections are held for 3 s, on InfiniBand
@@ -1253,8 +1261,8 @@ fn hold() -> u64 {
     }
 }
 
-/// Returns for how long the transport sends a packet again that is not acknowledged, unless the driver ends the
-/// connection because a transfer is stuck.
+/// Returns for how long the transport resends a packet that is not acknowledged, unless the driver
+/// closes the connection because a transfer is stuck.
 fn retries() -> u64 {
     let transport = (u64::from(w().plan.retry_count) + 1) * verbs::ack_ns();
     transport.min(u64::from(w().plan.timeout) * SEC)
@@ -1265,7 +1273,8 @@ fn over(before: &[*mut verbs::Qp]) -> usize {
     before.iter().filter(|qp| !verbs::is_up(**qp)).count()
 }
 
-/// Sends a message over the connection that a node has, at once, though the driver finds its NI to be down.
+/// Sends a message over the connection of a node immediately, though the driver finds its NI to be
+/// down.
 fn sends_without_way(node: usize) {
     let to = lnet::nid_of(world::ip(other(node, 0), 0));
     let Some(ni) = active(node, 0).filter(|ni| lnet::connected(*ni, to)) else {
@@ -1280,10 +1289,10 @@ fn sends_without_way(node: usize) {
     }
 }
 
-/// So long after the link is back messages go again, both ways.
+/// Time after the link is back by which messages pass again, both ways.
 const BACK: u64 = 5 * SEC;
 
-/// The link of a node is back, and nothing else is wrong.
+/// Checks a node whose link is back, while there is no other fault.
 fn returns(node: usize, within: u64) {
     let there = other(node, 0);
     let tids = [(node, there), (there, node)].map(|(from, to)| {
@@ -1296,8 +1305,9 @@ fn returns(node: usize, within: u64) {
     }
 }
 
-/// All connections are back with it, not only the one that the first message asked for. Whoever asks makes as many as he is
-/// told to, so both have to be told the same.
+/// Checks that all connections of the node are back, not only the connection that the first message
+/// needed. The active side makes as many connections as the peer allows, so both must be configured
+/// alike.
 fn all_return(node: usize, dev: *const verbs::Dev) {
     let wants = [node, other(node, 0)].map(|node| w().plan.nodes[node].conns);
     if wants[0] != wants[1] {
@@ -1343,7 +1353,7 @@ fn happens(step: Step, punctual: bool) {
     let dev = world::device(node, slot);
     match step.what {
         Happens::DelPeer | Happens::CloseConns => {
-            // Somebody in a hurry: it is to meet connections that are being made.
+            // An administrator who repeats the command, so that it meets attempts.
             for i in 0..1 + step.long % 8 {
                 if let Some(ni) = active(node, slot) {
                     let nid = if (step.long + i) % 3 != 0 {
@@ -1447,7 +1457,7 @@ fn happens(step: Step, punctual: bool) {
             }
             lnet::link(dev, Link::Up);
             if punctual {
-                // The other node may have a connection of which it has to find out that it is dead.
+                // The other node may have a dead connection, and must detect that.
                 returns(
                     node,
                     if w().plan.ib {
@@ -1502,7 +1512,8 @@ fn happens(step: Step, punctual: bool) {
             if step.long % 2 == 0 {
                 return;
             }
-            // Nothing of it is in use that would hold up its removal. In some it goes while the driver follows.
+            // The removal does not wait for any use of it. In some worlds the device goes while the
+            // driver follows.
             let most = if step.long % 8 == 3 { 2 * MS } else { u64::MAX };
             sched::sleep(step.long % most);
             if unsafe { (*dev).registered } {
@@ -1518,7 +1529,7 @@ fn happens(step: Step, punctual: bool) {
         Happens::Deny => {
             let to = other(node, step.long as usize % 2);
             let peer = lnet::nid_of(world::ip(to, slot % slots(to)));
-            // Some change their mind: it is to meet connections that are being made.
+            // Some administrators reverse the change, so that it meets attempts.
             for _ in 0..step.long % 8 {
                 lnet::deny(Some(peer));
                 let ns = w().rng.range(US, 200 * US);
@@ -1537,7 +1548,7 @@ fn happens(step: Step, punctual: bool) {
         Happens::Tune => {
             lnet::tune(tuning());
             sched::sleep(step.long);
-            // To the end, in some: what was agreed on before goes on.
+            // To the end in some worlds: the agreed values stay in force.
             if step.long % 2 == 0 {
                 lnet::tune(lnet::UNTUNED);
             }
@@ -1555,7 +1566,7 @@ fn happens(step: Step, punctual: bool) {
     }
 }
 
-/// Closes all connections of an NI, and waits until they are: the administrator looks.
+/// Closes all connections of an NI, and waits until they are closed.
 fn close_all(node: usize, slot: usize, conns_only: bool) {
     let dev = world::device(node, slot);
     let Some(ni) = active(node, slot) else {
@@ -1572,7 +1583,7 @@ fn close_all(node: usize, slot: usize, conns_only: bool) {
     violation("a connection is up a minute after an administrator closed it");
 }
 
-/// Waits until an NI has no connection with a peer that was denied: they are being closed.
+/// Waits until an NI has closed its connections with a peer that was denied.
 fn ends(node: usize, slot: usize, peer: u64) {
     for _ in 0..120 {
         match active(node, slot) {
@@ -1583,11 +1594,11 @@ fn ends(node: usize, slot: usize, peer: u64) {
     violation("a peer is connected two minutes after it was denied");
 }
 
-/// What an administrator may write of an NI, by the language of `ni_tune`.
+/// Returns tunables that an administrator may set in `ni_tune`.
 fn tuning() -> ro2ib_tuning {
     let world = w();
     let timeout = world.plan.timeout as i32;
-    // Depth 1 and several connections is for the plan, see `world::rnr`.
+    // Only the plan combines depth 1 with several connections, see `world::rnr`.
     let one = world.plan.nodes.iter().any(|n| n.credits == 1);
     let conns: &[i32] = if one { &[1] } else { &[1, 2, 4] };
     let rng = &mut world.rng;
@@ -1602,18 +1613,18 @@ fn tuning() -> ro2ib_tuning {
     may(&mut tune.peer_credits, &[2, 8, 16, 32]);
     may(&mut tune.retry_count, &[0, 7]);
     may(&mut tune.rnr_retry_count, &[0, 7]);
-    // Not longer: `patience` is of the plan's.
+    // Not longer: `patience` depends on the plan's timeout.
     may(&mut tune.timeout, &[5, timeout]);
     may(&mut tune.keepalive, &[0, 1, 100]);
     may(&mut tune.probe, &[0, 250, 3000, 60_000]);
     tune
 }
 
-/// The one that nothing happens to.
+/// The node that no event happens to.
 const GOD: usize = usize::MAX - 1;
 
-/// Somebody wants something of a node that has just died: within the time of one question and the transport's
-/// retries all connections with it have ended.
+/// Sends to a node that has just died: all connections with it must end within the time of one
+/// probe and the transport's retries.
 fn noticed(dead: usize) {
     let before = verbs::orphans();
     if let Some(ni) = active(other(dead, 0), 0) {
@@ -1621,7 +1632,8 @@ fn noticed(dead: usize) {
         lnet::begin(ni, lnet::GET, there, 6000, false);
     }
     let retries = (u64::from(w().plan.retry_count) + 1) * 500 * MS;
-    // Until who owes an answer is asked, and who is to be asked on other connections, too, is.
+    // Time until the driver probes the peer on the connection that waits for an answer, and then on
+    // its other connections.
     let asked = (u64::from(w().plan.probe) + 250) * MS;
     sched::sleep(asked + retries + 500 * MS);
     if verbs::orphans() != 0 {
@@ -1690,7 +1702,7 @@ fn whole(script: Script) {
             }));
         }
     }
-    // One thing at a time happens to a node.
+    // Only one event at a time happens to a node.
     for node in 0..n {
         let steps: Vec<Step> = script
             .steps
@@ -1726,12 +1738,12 @@ fn whole(script: Script) {
     }
     calm_down();
     if script.check {
-        // Long enough for what was lost to be noticed.
+        // Long enough to notice losses.
         sched::sleep(60 * SEC);
         let regions: Vec<usize> = verbs::all().map(|dev| dev.mrs.len()).collect();
         sched::sleep(90 * SEC);
         idle_regions_are_given_back(&regions);
-        // What a foul node makes of its messages is not what was sent.
+        // A byzantine node changes its messages.
         if !byzantine::is_there() && script.plan.parse_error_ppm == 0 {
             nothing_lost(&script.steps);
         }
@@ -1741,7 +1753,8 @@ fn whole(script: Script) {
                 let (Some(ni), Some(_)) = (active(node, 0), active(to, 0)) else {
                     violation("an NI is not up after all");
                 };
-                // The first may find a connection that the peer has forgotten; LNet tries again.
+                // The first message may find a connection that the peer has forgotten; LNet tries
+                // again.
                 let mut result = None;
                 for _ in 0..3 {
                     let there = lnet::nid_of(world::ip(to, 0));
@@ -1761,7 +1774,7 @@ fn whole(script: Script) {
         });
         ends_of_requests();
     }
-    // Not in all of those in which nothing else is asked: it takes time.
+    // Not in all worlds without other checks: it takes time.
     if script.check || (script.strict && script.seed % 8 == 0) {
         say_what_is(&script.steps, &script.plan, script.early);
     }
@@ -1772,9 +1785,10 @@ fn whole(script: Script) {
     });
 }
 
-/// Checks that nodes stop to ask for connections, whatever was refused before, when all is good and nothing is sent.
+/// Checks that nodes stop to request connections, after any earlier reject, when all faults are
+/// over and no message is sent.
 fn ends_of_requests() {
-    // Nodes ask for the rest of several connections within seconds.
+    // Nodes request the rest of several connections within seconds.
     sched::sleep(30 * SEC);
     let before = w().requests;
     sched::sleep(60 * SEC);
@@ -1783,10 +1797,11 @@ fn ends_of_requests() {
     }
 }
 
-/// Checks that connections which were idle for 90 s gave regions back: each device had as many as `before`.
+/// Checks that connections which were idle for 90 s gave regions back: each device had as many as
+/// `before`.
 fn idle_regions_are_given_back(before: &[usize]) {
     for (dev, before) in verbs::all().zip(before) {
-        // Two for each connection stay, and a look at the others takes 12.5 s at most.
+        // Two regions of each connection stay, and a check of the others takes 12.5 s at most.
         let most = usize::max(2 * dev.qps, before.saturating_sub(5));
         if dev.mrs.len() > most {
             violation(&format!(
@@ -1798,11 +1813,12 @@ fn idle_regions_are_given_back(before: &[usize]) {
     }
 }
 
-/// Checks that the driver of `node` does not use a device that refuses work requests, and LNet knows.
+/// Checks that the driver of `node` does not use a device that refuses work requests, and that LNet
+/// knows.
 fn gives_up(node: usize) {
     sched::sleep(60 * SEC);
     let refused = w().nodes[node].truth.refused_qps;
-    // Others were up or were being made beside the last one.
+    // Other connections were up, or were attempts, beside the last one.
     if !(8..=16).contains(&refused) {
         violation(&format!(
             "{refused} connections ended because the device refuses work requests"
@@ -1815,11 +1831,11 @@ fn gives_up(node: usize) {
     }
 }
 
-/// What nodes say of themselves when all is quiet.
+/// Compares the counters of the nodes with the true counts when all is quiet.
 fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
     sched::sleep(5 * SEC);
     for node in 0..plan.nodes.len() {
-        // Numbers go with their NI.
+        // Counters go with their NI.
         let goes = |step: &Step| {
             matches!(
                 step.what,
@@ -1827,7 +1843,7 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
             )
         };
         let same = !early && !steps.iter().any(|step| step.node == node && goes(step));
-        // A link may come back at another speed, to which settings fit themselves.
+        // A link may come back at another speed, and the tunables follow it.
         let tunes = |step: &Step| {
             matches!(
                 step.what,
@@ -1851,9 +1867,10 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
     }
 }
 
-/// A sender that was told that its PUT arrived does not send it again: so it has come to LNet, unless LNet or the NI
-/// there was gone meanwhile, or did not want it, or a queue pair there went with what it had received. What came from
-/// an earlier life of the sender counts no more once there is another one.
+/// Checks that no acknowledged PUT is lost. Its sender does not send it again, so LNet must have
+/// got it, unless LNet or the NI there was gone meanwhile, or did not want it, or a queue pair
+/// there went with its received messages. Messages of an earlier life of the sender do not count
+/// once a new life begins.
 fn nothing_lost(steps: &[Step]) {
     let gone = |step: &&Step| {
         matches!(
@@ -1883,7 +1900,7 @@ fn nothing_lost(steps: &[Step]) {
     for (op, put) in w().lnet.ops.iter().enumerate() {
         let excused = excused.contains(&put.target) || has_other_lives(put.node);
         let sent = put.kind == lnet::PUT && put.sent == Some(0) && !excused;
-        // What LNet wanted to put the data into was not to be had.
+        // LNet had no memory to put the data into.
         let kept = put.taken.is_none_or(|end| NO_ROOM.contains(&end));
         if sent && !(put.came && kept) {
             violation(&format!(
@@ -1894,11 +1911,11 @@ fn nothing_lost(steps: &[Step]) {
     }
 }
 
-/// How a received PUT may end if its sender was told that it arrived: it was LNet's, and then there was no memory, or
-/// it was a GPU's.
+/// Status at the end of a received PUT whose sender got its ACK: LNet had it, and then there was no
+/// memory, or the memory was a GPU's.
 const NO_ROOM: [i32; 3] = [0, -(ENOMEM as i32), -(EOPNOTSUPP as i32)];
 
-/// What the plan wants to go wrong goes wrong no more.
+/// Ends the faults of the plan.
 fn calm_down() {
     byzantine::end();
     let plan = &mut w().plan;
@@ -1924,7 +1941,7 @@ pub fn run(script: Script, tell: bool) -> End {
     run_with(script, None, tell)
 }
 
-/// The same, with one of the nodes foul.
+/// Runs the world with one of the nodes byzantine.
 pub fn run_with(script: Script, foul: Option<byzantine::Foul>, tell: bool) -> End {
     world::begin(script.seed, script.plan.clone(), tell);
     w().foul = foul;

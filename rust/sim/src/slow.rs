@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Worlds in which one thing is slow, and the time that others take is judged.
+//! Worlds in which one component is slow, with limits for the time of other operations.
 //!
 //! - A device takes a minute for each command: the NI of another device follows its link, is deleted, and loses its
-//!   device, as soon as if all devices were well.
+//!   device, as soon as if all devices were fast.
 //! - LNet is slow with messages that failed, and all peers, for which messages wait, are denied at once: a change of
 //!   the network, which takes rtnl and the shim's mutex, does not wait for that.
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
-//!   goes through all the same.
+//!   passes all the same.
 
 use simc::{
     cm,
@@ -32,10 +32,10 @@ use simc::{
     }, //
 };
 
-/// Most nanoseconds of an operation that must not wait for the slow one.
+/// Longest time of an operation that must not wait for the slow component, in nanoseconds.
 const SOON: u64 = SEC;
 
-/// Most nanoseconds of a change of the network.
+/// Longest time of a change of the network, in nanoseconds.
 const AT_ONCE: u64 = 100 * MS;
 
 /// Peers that are denied at once.
@@ -47,7 +47,7 @@ const LOST: usize = 200;
 /// Peers that connect meanwhile.
 const HONEST: usize = 20;
 
-/// The worlds, by name.
+/// Worlds by name.
 pub const WORLDS: [(&str, fn(u64) -> End); 4] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
