@@ -110,8 +110,8 @@ bool ro2ib_device_reads_after_completion(struct ib_device *dev);
  */
 struct ro2ib_port {
 	bool active;
-	u32 mtu;	/* active MTU in bytes; 0: not known */
-	u32 lid;	/* InfiniBand; 0: it has none */
+	u32 mtu;	/* active MTU in bytes; 0: unknown */
+	u32 lid;	/* InfiniBand; 0: none */
 	u32 speed;
 	u32 width;
 	u32 bad_pkeys;
@@ -230,7 +230,7 @@ struct ro2ib_cm_event {
 	s32 status;
 	u32 qpn;	/* of the other side, 0 if it is not in the event */
 	u8 private_data_len;
-	u8 packet_life_time;	/* of a request's path: 4.096 us * 2^n; else 0 */
+	u8 packet_life_time;	/* of a request's path: 4.096 us * 2^n; otherwise 0 */
 };
 
 struct ro2ib_conn_param {

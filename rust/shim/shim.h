@@ -45,8 +45,8 @@
 
 /* Reasons why an NI is marked fatal; bits of ro2ib_ni.fatal. */
 #define RO2IB_FATAL_LINK	BIT(0)	/* interface or address is down */
-#define RO2IB_FATAL_PORT	BIT(1)	/* the driver says the HCA port is down */
-#define RO2IB_FATAL_TOLD	BIT(2)	/* the driver told people what is wrong */
+#define RO2IB_FATAL_PORT	BIT(1)	/* the driver found the HCA port down */
+#define RO2IB_FATAL_TOLD	BIT(2)	/* the driver has logged the fault */
 
 /* State of one NI; lnet_ni.ni_data points here. */
 struct ro2ib_ni {
@@ -59,16 +59,16 @@ struct ro2ib_ni {
 	__be32 ip;
 	int ifindex;			/* written under ro2ib_ni_mutex */
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
-	enum ro2ib_link_event link;	/* as the driver knows it; as fatal */
+	enum ro2ib_link_event link;	/* last one given to the driver; as fatal */
 	bool arp_told;			/* see ro2ib_ni_check_arp(); as fatal */
 	bool leaving;			/* of ro2ib_leave(); as fatal */
 	struct device __rcu *dma_dev;	/* counted */
 	u64 nid;
 	u32 peer_credits;		/* as given, or as chosen last */
-	bool peer_credits_open;		/* nobody gave it */
-	bool credits_open;		/* nor the credits; of the net's first */
-	u32 credits;			/* chosen for that */
-	u32 mbps;			/* what it was chosen for; 0: unknown */
+	bool peer_credits_open;		/* the user gave none */
+	bool credits_open;		/* nor credits; of the first NI of the net */
+	u32 credits;			/* chosen for that depth */
+	u32 mbps;			/* speed of that choice; 0: unknown */
 	struct ro2ib_tuning tune;	/* written under ro2ib_ni_mutex */
 	char name[32];
 };
