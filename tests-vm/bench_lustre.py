@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """ro2iblnd against ko2iblnd by lnet_selftest: ratios, not figures to quote.
 
-One run, one host, one pair of guests; the driver on both sides changes in the
-order A B B A, so that what drifts on the host falls on both alike. A pair is
-one measurement of each; the ratio is taken within the pair. Printed are the
-medians, the median ratio and its span, of messages per second and of the CPU
-time of both QEMU processes per message. On a host that does other things only
-the second is worth looking at.
+One run, one host, one pair of guests. The driver on both sides changes in the
+order A B B A, so that drift of the host affects both alike. A pair is one
+measurement of each driver, and the ratio is taken within the pair. The output
+has the medians, the median ratio and its span, of messages per second and of
+the CPU time of both QEMU processes per message. On a host with other work only
+the CPU time is meaningful.
 """
 
 import argparse
@@ -41,7 +41,8 @@ CELLS = [
 
 
 def measure(guests, lnd, cells, seconds, options):
-    """Both guests with that driver, all cells once: a list of (rate, CPU per message). Nothing stays loaded."""
+    """Measures all cells once with a driver in both guests. Returns a list of (rate, CPU per message). Nothing stays
+    loaded."""
     a, b = (lustre.Node(guest, lnd) for guest in guests)
     for node in (a, b):
         node.up(options=options)
@@ -60,7 +61,7 @@ def measure(guests, lnd, cells, seconds, options):
 
 
 def compare(ours, ko, invert=False):
-    """Columns: both medians, the median of the pairs' ratios, its span."""
+    """Returns columns: both medians, the median of the pairs' ratios, its span."""
     ratios = [k / o if invert else o / k for o, k in zip(ours, ko)]
     return (
         f"{statistics.median(ours):8.0f} {statistics.median(ko):8.0f}"
@@ -69,7 +70,7 @@ def compare(ours, ko, invert=False):
 
 
 def row(test, concurrency, ours, ko):
-    """A line of the table, from all measurements of one cell."""
+    """Returns a line of the table, from all measurements of one cell."""
     rates = compare([m[0] for m in ours], [m[0] for m in ko])
     costs = compare([m[1] for m in ours], [m[1] for m in ko], invert=True)
     return f"{test:17} {concurrency:4} |{rates} |{costs}"
@@ -124,7 +125,7 @@ def main():
 
 
 def run_pairs(guests, seen, cells, args):
-    """All pairs, in the order A B, B A, A B, ..."""
+    """Runs all pairs, in the order A B, B A, A B, ..."""
     began = time.monotonic()
     for i in range(args.pairs):
         for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
@@ -135,7 +136,7 @@ def run_pairs(guests, seen, cells, args):
 
 
 def report(seen, cells, args):
-    """The table of all complete pairs."""
+    """Prints the table of all complete pairs."""
     pairs = min(map(len, seen.values()))
     if not pairs:
         raise SystemExit("no pair is complete")
@@ -149,14 +150,14 @@ def report(seen, cells, args):
         print(row(test, concurrency, [m[i] for m in seen[OURS][:pairs]], [m[i] for m in seen[KO][:pairs]]))
 
 
-# With --count: how many messages.
+# With --count: number of messages.
 MESSAGES, OF_BULK = 1200, 120
-# With --storm: how many connections, and seconds after which all are made, or gone.
+# With --storm: number of connections, and seconds after which all are established, or closed.
 STORM, SETTLED = 100, 15
 
 
 def timed(tree, args):
-    """Pairs of latencies in the order A B, B A, ..., and raw verbs after each."""
+    """Measures pairs of latencies in the order A B, B A, ..., and raw verbs after each."""
     seen, verbs = {OURS: [], KO: []}, []
     guests_have = {"tools": latency.TOOLS, "modules": latency.MODULES}
     with tree.pair(vcpus=args.vcpus, **guests_have) as guests:
@@ -175,7 +176,7 @@ def name_of(cell):
 
 
 def counted(tree, args, count_with, what):
-    """Both drivers in one pair of guests, one after the other; prints the tables."""
+    """Runs both drivers in one pair of guests, one after the other, and prints the tables."""
     with tempfile.TemporaryDirectory(prefix="ro2ib-bench") as directory:
         counter = Counter(directory, args.lines)
         with tree.pair(vcpus=args.vcpus, files=[counter.window], more=counter.options, **Counter.GUESTS) as guests:
@@ -196,7 +197,7 @@ def counted(tree, args, count_with, what):
 
 
 def count(counter, guests, lnd, cells, args):
-    """That driver in both guests, all cells once: {name: result}. Nothing stays loaded."""
+    """Counts all cells once with a driver in both guests. Returns {name: result}. Nothing stays loaded."""
     a, b = (lustre.Node(guest, lnd) for guest in guests)
     for node in (a, b):
         node.up(options=args.options)
@@ -218,7 +219,8 @@ def count(counter, guests, lnd, cells, args):
 
 
 def storm(counter, guests, lnd, args):
-    """That driver in both guests: many connections are made at once, and closed at once: {name: result}."""
+    """Counts with a driver in both guests while many connections are established at once, and closed at once. Returns
+    {name: result}."""
     a, b = (lustre.Node(guest, lnd) for guest in guests)
     for node in (a, b):
         node.up(options=f"{args.options} --conns-per-peer {STORM}")
@@ -233,14 +235,14 @@ def storm(counter, guests, lnd, args):
         return all(node.rdma_objects()["qp"] < STORM for node in (a, b))
 
     def counting(what, command, done):
-        # Nobody looks meanwhile: to look takes more instructions than what is looked for.
+        # No check in the window: a check takes more instructions than the measured work.
         a.sh(f"/files/window open; {command} >/dev/null; sleep {SETTLED}; /files/window close", 600)
         if not done():
             raise SystemExit(f"{lnd}: {what}: not all after {SETTLED} s")
         return counter.result(STORM)
 
-    # What is made once for all, and read from the tools' file system, does not count, nor what the command and the
-    # same seconds take where there is nothing to do for it.
+    # Work that is done once, reads of the tools' file system, and the cost of the command and of the same seconds
+    # without the measured work do not count.
     for name in ("first", "again"):
         connect = counting("connect", f"lnetctl ping {b.nid}", connected)
         no_connect = counting("ping", f"lnetctl ping {b.nid}", connected)
@@ -257,7 +259,7 @@ def storm(counter, guests, lnd, args):
 
 
 def beside(seen):
-    """A table in Markdown: per case and class ours, ko2iblnd's, and the ratio."""
+    """Returns a table in Markdown: per case and class ro2iblnd, ko2iblnd, and the ratio."""
     names = list(seen[OURS])
 
     def line(label, value, digits):

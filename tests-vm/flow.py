@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the driver and the device count: connections as debugfs shows them, RNR
-counters, what has to add up, and faults made on purpose."""
+"""Counters of the driver and the device: connections in debugfs, RNR counters, checks of their sums, and fault
+injection."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ from nodes import until
 DEBUGFS = "/sys/kernel/debug/ro2iblnd"
 FAIL = "/sys/kernel/debug"
 ENOMEM = 12
-# No message may wait that long, by the clock of the machine that runs the guests.
+# Longest wait of a message, by the clock of the machine that runs the guests.
 STALL_US = 10_000_000
 
 
@@ -24,24 +24,24 @@ def _lines(node, nid, first):
 
 
 def conns(node, nid=None, peer=None):
-    """The established connections of an NI, each a dict of its counters."""
+    """Returns the established connections of an NI, each as a dict of its counters."""
     return [c for c in _lines(node, nid, "conn") if c["state"] == "Established" and c["conn"] == (peer or c["conn"])]
 
 
 def past(node, nid=None):
-    """What the connections of an NI did that are over."""
+    """Returns the sums of an NI's closed connections."""
     return next(_lines(node, nid, "past"))
 
 
 def conn(node, nid=None, peer=None):
-    """The only connection of an NI (to that peer)."""
+    """Returns the only connection of an NI (to that peer)."""
     found = conns(node, nid, peer)
     assert len(found) == 1, found
     return found[0]
 
 
 def depths(*nodes, nid=None):
-    """Depth of each connection at each node."""
+    """Returns the depth of each connection at each node."""
     return [sorted(c["depth"] for c in conns(n, nid)) for n in nodes]
 
 
@@ -49,18 +49,18 @@ COUNTERS = ("tx_msgs", "rx_msgs", "tx_noops", "wrs", "doorbells", "cqes", "recv_
 
 
 def rise(before, after):
-    """What the counters rose by."""
+    """Returns the increases of the counters."""
     return {k: after[k] - before[k] for k in COUNTERS}
 
 
 def polls(node):
-    """How often completions were polled in a softirq."""
+    """Returns how often completions were polled in a softirq."""
     line = next(line for line in node.guest.check("cat /proc/softirqs").splitlines() if "IRQ_POLL" in line)
     return sum(map(int, line.split()[1:]))
 
 
 def rnr(*nodes):
-    """RNR NAKs sent and received, all devices together."""
+    """Returns the RNR NAKs sent and received, of all devices together."""
     total = 0
     for n in nodes:
         text = n.guest.check(f"rdma -p statistic show link {vm.link_name(n.guest)}/1")
@@ -70,7 +70,7 @@ def rnr(*nodes):
     return total
 
 
-# What an account may look like at any time, seen from one end only.
+# Limits that hold at any time, seen from one end only.
 def sane(c):
     d = c["depth"]
     assert 0 <= c["credits"] <= d and 0 <= c["reserved"] <= d and 0 <= c["noops"] <= 2, c
@@ -88,7 +88,7 @@ def _quiet(c):
 
 
 def balanced(a, b, nid_a=None, nid_b=None):
-    """Wait for quiet, then: every credit is in exactly one place, whichever end is asked."""
+    """Waits for quiet, and checks that every credit is in exactly one place, seen from either end."""
 
     def look():
         x, y = conn(a, nid_a), conn(b, nid_b)
@@ -108,8 +108,8 @@ def balanced(a, b, nid_a=None, nid_b=None):
 
 
 def timed(node, to, **what):
-    """Node.traffic(), its figures corrected by how fast the guest's clock runs:
-    in emulation on a busy machine that may be several times too fast."""
+    """Runs Node.traffic(), and corrects its figures by the speed of the guest's clock, which may be several times too
+    fast in emulation on a busy machine."""
 
     def uptime():
         return float(node.guest.check("cat /proc/uptime").split()[0])
@@ -130,7 +130,7 @@ def _write(node, attr, **values):
 
 @contextlib.contextmanager
 def failing(node, function, times=-1, errno=ENOMEM):
-    """A function of the driver fails so often. Yields how often it still has to."""
+    """Makes a function of the driver fail `times` times. Yields a function that returns how many failures are left."""
     attr = f"fail_function/{function}"
     node.guest.check(f"echo {function} >{FAIL}/fail_function/inject")
     node.guest.check(f"printf %#x -{errno} >{FAIL}/{attr}/retval")
@@ -142,8 +142,8 @@ def failing(node, function, times=-1, errno=ENOMEM):
 
 
 def _text(node, module):
-    """Where the code of a module lies: (start, end). Its size in /proc/modules is no help: it has the data in it, which
-    lies elsewhere, while the next module's code may begin right behind."""
+    """Returns (start, end) of the code of a module. Its size in /proc/modules is useless: it includes the data, which
+    is elsewhere, while the code of the next module may follow directly."""
     symbols = node.guest.check(rf"grep -i ' t .*\[{module}\]$' /proc/kallsyms | cut -d' ' -f1 | sort | sed -n '1p;$p'")
     first, last = (int(word, 16) for word in symbols.split())
     assert first, "addresses are hidden"
@@ -152,10 +152,10 @@ def _text(node, module):
 
 @contextlib.contextmanager
 def no_memory(node, percent=100, depth=32):
-    """Every allocation that the driver asks for, itself or in the core below it, fails.
+    """Makes every allocation of the driver fail, in itself or in the core below it.
 
-    What LNet allocates when the driver calls it does not. `depth` frames of the stack are searched for both. If they
-    are few, LNet is not found behind the driver, and what the driver allocates in a call from LNet fails, too.
+    Allocations of LNet in calls from the driver succeed. `depth` frames of the stack are searched for both. If they are
+    few, the search does not reach LNet behind the driver, and allocations of the driver in a call from LNet fail, too.
     """
     start, end = _text(node, "ro2iblnd")
     spared, spared_end = _text(node, "lnet_lite")

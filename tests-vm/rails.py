@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which rail LNet takes, and why it does not take another one.
+"""Choice of a rail by LNet, and the reason why it avoids the other rail.
 
-Of two nets LNet takes the one whose NIs, its own and the peer's, are the healthier, and sends nothing new over the other.
-Each message that fails costs a tenth of the health, each one received gives it back. So a rail on which messages fail
-again and again is not used, and its state is lnetctl's to tell: `health value` 1000 is all of it."""
+LNet takes the net whose NIs, its own and the peer's, have the higher health, and sends nothing new over the other net.
+Each failed message costs a tenth of the health, each received message restores it. So LNet does not use a rail on which
+messages fail repeatedly, and lnetctl shows its state: the maximal `health value` is 1000.
+"""
 
 import re
 import time
@@ -19,14 +20,14 @@ TRIES = 5
 
 
 def healths(shown):
-    """What `lnetctl net show -v 3` or `lnetctl peer show -v 3` tells of each NID: a dict of dicts."""
+    """Returns the fields of each NID in `lnetctl net show -v 3` or `lnetctl peer show -v 3`: a dict of dicts."""
     _head, *parts = NI.split(shown)
     told = ({k: int(v) if v.lstrip("-").isdigit() else v for k, v in FIELD.findall(part)} for part in parts[1::2])
     return dict(zip(parts[::2], told))
 
 
 class Rail:
-    """One rail of two nodes, looked at while LNet does not use it."""
+    """Rail of two nodes, observed while LNet does not use it."""
 
     def __init__(self, nodes, number):
         self.nodes, self.nids = nodes, [rail_nid(node, number) for node in nodes]
@@ -34,7 +35,7 @@ class Rail:
         self.samples = []
 
     def look(self):
-        """A sample: for each node its own NI, and its peer's."""
+        """Takes a sample: for each node its own NI, and its peer's."""
         sample = []
         for node, own, other in zip(self.nodes, self.nids, reversed(self.nids)):
             shown = node.sh("lnetctl net show -v 3; echo ,; lnetctl peer show -v 3").split("\n,\n")
@@ -42,7 +43,7 @@ class Rail:
         self.samples.append(sample)
 
     def told(self):
-        """All there is to know, for whoever has to find out."""
+        """Returns all data about the rail, for an analysis."""
         text = [f"refused {self.before}, then {[rxe_mr_errors.count(node) for node in self.nodes]}"]
         for sample in self.samples[-10:]:
             text += [f"{node.guest.name} ({node.lnd}): {own}, its peer {peer}" for node, (own, peer) in zip(self.nodes, sample)]
@@ -52,9 +53,9 @@ class Rail:
         return "\n".join(text)
 
     def assert_avoided(self):
-        """LNet does not use the rail because ko2iblnd's messages over it fail: its device refuses its registrations, and
-        that is known by their number. All that is ours is well: the NI is up and healthy, nothing of it was refused, and
-        what ko2iblnd sends over the rail is answered."""
+        """Checks that LNet avoids the rail because ko2iblnd's messages over it fail: its device refuses its
+        registrations, which are counted. The part of ro2iblnd works: the NI is up and healthy, no registration of it
+        was refused, and ko2iblnd's messages over the rail are answered."""
         now = [rxe_mr_errors.count(node) for node in self.nodes]
         marred = False
         for node, was, count, looks in zip(self.nodes, self.before, now, zip(*self.samples)):
@@ -70,7 +71,7 @@ class Rail:
         self.assert_works()
 
     def assert_works(self):
-        """ko2iblnd's GET has no data, so it needs no region; the answer is ours."""
+        """Checks that a ping works. ko2iblnd's GET has no data, so it needs no region. ro2iblnd answers it."""
         for node, own, other in zip(self.nodes, self.nids, reversed(self.nids)):
             if node.lnd != KO:
                 continue

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Closes under load, one after the other, in every way there is.
+"""Closes under load, one after the other, in every way.
 
-One guest with two links and an NI on each; traffic in both directions all the time.
+One guest with two links and an NI on each. Traffic runs in both directions all the time.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ from test_faults_cm import report
 pytestmark = pytest.mark.long
 
 LIMIT = 5 * SLOW
-# A silent peer is found out by the transport's retries, 6 times 1.07 s on soft-RoCE, on what was under way or on
-# the NOOP that goes after a second of silence on each connection; and a slow machine.
+# The transport's retries, 6 times 1.07 s on soft-RoCE, detect a silent peer: on messages on their way, or on the NOOP
+# that each connection sends after a second of silence. A slow machine needs longer.
 RETRIES = 6.5 * SLOW
 FOUND = 1.3 * SLOW + RETRIES + 4 * SLOW
 DEBUGFS = "/sys/kernel/debug/ro2iblnd"
 NIDS = ("10.0.1.1@o2ib", "10.0.1.2@o2ib")
-# Between the two; a round closes them all. The debug kernel has few rounds, hence many connections.
+# Connections between the two NIs, which a round closes. The debug kernel has few rounds, hence many connections.
 CONNS = 4 if SLOW == 1 else 16
 
-# One round: note the time, do it, wait until no connection is closing, note
-# the time again, and wait until there is a connection for the next one.
+# One round: notes the time, closes, waits until no connection is closing, notes the time again, and waits for a
+# connection for the next round.
 SCRIPT = """
 now() {{ read -r up rest </proc/uptime; t=${{up%.*}}${{up#*.}}; }}
 ctl() {{ exec 3<>{ctl}/ctl; echo "$1" >&3 2>/dev/null; rc=$?; exec 3>&-; return $rc; }}
@@ -62,7 +62,7 @@ WAYS = {
     "ni": ("ctl \"ni del $mine\"", "ctl \"ni add o2ib $my {conns}\""),
     "peer": ("ctl \"peer del $other from=$mine\"", ""),
     "remote": ("ctl \"conn close $other from=$mine\"", ""),
-    # The other side forgets everything without a word, and comes back as another incarnation.
+    # The peer forgets everything without a message, and comes back as another incarnation.
     "reset": (
         'ctl "ni del $other"; ctl "ni add o2ib $its {conns}"; '
         "until even; do now; [ $((t - t0)) -gt {patience} ] && break; sleep 0.02; done",
@@ -80,7 +80,7 @@ MANY = 600 if SLOW == 1 else 150
 
 @pytest.fixture
 def both(boot):
-    """A guest with two links, an NI on each."""
+    """Provides a guest with two links and an NI on each."""
     import vm
 
     guest = boot("two", tools=("nft",))
@@ -139,14 +139,14 @@ def test_close_under_load(both, way, pytestconfig, record_property):
 
 
 def test_peer_silent(both, pytestconfig, record_property):
-    """The peer is gone without a word: the transport's retries tell."""
+    """The transport's retries detect a peer that is gone without a message."""
     node = both
     ledger = Ledger(node)
     worst = closed = 0
     count = 30 if pytestconfig.getoption("--long") else 3
     for i in range(count):
         op = ("get", "put")[i % 2]
-        # From both: who waits for nothing asks nobody, and would find out by keepalive.
+        # Load from both NIs: a node without a message finds out by keepalive only.
         with Load(node, NIDS[1], op=op, from_=NIDS[0]), Load(node, NIDS[0], op=op, from_=NIDS[1]):
             until(lambda: objects(node), "connection", 30)
             with silence(node, "veth0"), silence(node, "veth1"):
@@ -154,24 +154,24 @@ def test_peer_silent(both, pytestconfig, record_property):
                 worst = max(worst, spent)
                 closed = max(closed, closing(node))
     report(record_property, "peer silent", f"{count} times, found out within {worst:.2f} s, closed {closed:.2f} s later")
-    # All at about the same time, not one after the other.
+    # All connections at about the same time, not one after the other.
     assert worst <= FOUND and closed <= LIMIT
     ledger.check()
 
 
 def states(node, *names):
-    """How many connections are in one of these states."""
+    """Returns how many connections are in one of these states."""
     words = " ".join(f"-e state={name}" for name in names)
     return int(node.guest.run(f"cat {DEBUGFS}/* | grep -c {words}")[1])
 
 
 def closing(node):
-    """Seconds until no connection is closing."""
+    """Returns the seconds until no connection is closing."""
     return timed(lambda: until(lambda: states(node, "Closing", "Draining", "Dead") == 0, "closed", 60, 0.05))[0]
 
 
 def test_guest_killed(boot_pair, pytestconfig, record_property):
-    """Power off, and a new life of the same node."""
+    """A node whose power was cut can connect again after its reboot."""
     guests = boot_pair()
     a, b = (Node(g) for g in guests)
     for node in (a, b):
@@ -204,7 +204,7 @@ def test_guest_killed(boot_pair, pytestconfig, record_property):
 
 
 def test_numbers_are_read_meanwhile(nodes):
-    """Somebody reads all the time what connections count, and those that are over, where completions come in softirqs."""
+    """Reading the counters of live and closed connections all the time does no harm, with completions in softirqs."""
     for node in nodes:
         node.load()
         node.guest.check(TELL.format(SOFTIRQ))
@@ -226,7 +226,7 @@ def test_numbers_are_read_meanwhile(nodes):
 
 
 def test_nothing_grows(both, record_property):
-    """Memory of the kernel before and after many closes."""
+    """Many closes do not increase the memory of the kernel."""
     node = both
 
     def free():
@@ -240,6 +240,6 @@ def test_nothing_grows(both, record_property):
     after = free()
     report(record_property, "slab", f"before {before}, after {after}")
     assert kinds(node) == objs
-    # A connection with its buffers has more than 1 MiB; 50 of them lost would be seen.
+    # A connection with its buffers has more than 1 MiB: a leak of 50 would show.
     assert before["MemFree"] - after["MemFree"] < 20000
     assert after["SUnreclaim"] - before["SUnreclaim"] < 4000

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Calls into verbs and the CM that fail, completions that tell of errors, memory that is not to be had.
+"""Calls into verbs and the CM that fail, completions with errors, and failing allocations.
 
-One guest with two links and an NI on each: what fails, fails on both sides.
+One guest with two links and an NI on each: a fault hits both sides.
 """
 
 import errno
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 
 A, B = NIDS
 
-# Calls that are made all the time, and how many of them go well between two failures.
+# Calls for each message. Some calls succeed between two failures.
 HOT = {
     "ro2ib_ib_post_send": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_ib_post_recv": (errno.ENOMEM, errno.EINVAL),
@@ -27,7 +27,7 @@ HOT = {
     "ro2ib_dma_map_sgt": (errno.EIO, errno.ENOMEM),
     "ro2ib_dma_map_buf": (errno.EIO, errno.ENOMEM),
 }
-# Calls that make a connection, or end it.
+# Calls that establish a connection, or end it.
 COLD = {
     "ro2ib_create_qp": (errno.ENOMEM, errno.EINVAL, errno.EIO),
     "ro2ib_alloc_mr": (errno.ENOMEM, errno.EINVAL),
@@ -36,14 +36,14 @@ COLD = {
     "ro2ib_cm_resolve_route": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_cm_connect_locked": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_cm_accept_locked": (errno.ENOMEM, errno.EINVAL),
-    # Of one that ends: nothing is flushed.
+    # For a connection that ends: nothing is flushed.
     "ro2ib_qp_to_err": (errno.EIO, errno.EINVAL),
 }
 SITES = [(f, e) for table in (HOT, COLD) for f, errs in table.items() for e in errs]
 
 
 def answer(node, limit=40 * SLOW):
-    """Both ways."""
+    """Waits until pings work in both directions."""
     for mine, other in ((A, B), (B, A)):
         until(
             lambda m=mine, o=other: node.ctl(f"ping {o} from={m} timeout=5", ok=False)["rc"] == 0,
@@ -58,7 +58,7 @@ def clean_traffic(node):
 
 
 def fail_call(node, function, code, seconds, record_property):
-    """First every 5th (a few), then all calls for a while."""
+    """Fails every 5th call (a few), then all calls for a while."""
     total = {}
     fired = 0
     with (
@@ -95,7 +95,7 @@ def test_calls_fail(both, pytestconfig, record_property):  # noqa: F811
 
 
 def no_memory(node):
-    """What the connections of both NIs counted, those that are over, too; the NIs have counted the same."""
+    """Returns no_memory of all connections of both NIs, closed ones included. The NIs must have counted the same."""
     text = node.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*[0-9b]")
     conns, nis = (sum(map(int, re.findall(rf" {key}=(\d+)", text))) for key in ("no_memory", "NoMemory"))
     assert conns == nis, (conns, nis)
@@ -103,7 +103,7 @@ def no_memory(node):
 
 
 def test_shortage_waits(both):  # noqa: F811
-    """A PUT that finds no room to map waits, and so does a GET that finds no memory. Both arrive."""
+    """A PUT that finds no space to map waits, and so does a GET that finds no memory. Both arrive."""
     node = both
     ledger = Ledger(node)
     answer(node)
@@ -128,12 +128,13 @@ def health(node):
 
 
 def past(node):
-    """What the driver tells of connections that are no more: changes with every one that ends."""
+    """Returns the line of the closed connections, which changes with each connection that ends."""
     return node.guest.check("grep -h ^closed_conns= /sys/kernel/debug/ro2iblnd/*@*")
 
 
 def test_flush_of_broken_device_does_not_blame_peer(both):  # noqa: F811
-    """It flushes, and says only then that it is broken; here it has said so already, for a message is over at once."""
+    """A flush by a broken device lowers the health of the local NI, not the peer's. A device flushes before it reports
+    the fault. Here the report comes first, because a message ends at once."""
     node = both
     node.guest.check("insmod /files/ib_event.ko")
     try:
@@ -146,7 +147,7 @@ def test_flush_of_broken_device_does_not_blame_peer(both):  # noqa: F811
                 node.try_traffic(B, op="get", size=65536, count=2, conc=1, from_=A, timeout=4)
                 until(lambda p=ended: past(node) != p, "end of a connection", 20 * SLOW)
             moved = {k[7:] for k, v in health(node).items() if v != before.get(k, 0)}
-            # What LNet gives up by itself is none of ours.
+            # Messages that LNet itself drops do not count.
             assert blamed in moved and not moved - {blamed, "local_dropped", "ignored"}, (event, moved)
     finally:
         for device in ("veth0", "veth1"):
@@ -156,7 +157,7 @@ def test_flush_of_broken_device_does_not_blame_peer(both):  # noqa: F811
 
 
 def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811
-    """Each status on each kind of work request. Every request is made to complete by itself."""
+    """Traffic works after completions with each status on each kind of work request. Each request is signalled."""
     node = both
     ledger = Ledger(node)
     statuses = STATUSES if pytestconfig.getoption("--long") else (1, 5, 12, 21)
@@ -173,7 +174,7 @@ def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811
             after = health(node)
             moved = {k[7:]: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)}
             seen[status] = moved
-            # The other three may fail when the data is there already, and the operation does not.
+            # The other three kinds may fail when the data has arrived, and then the operation succeeds.
             assert r["errors"] + r["timeouts"] > 0 or kind not in ("send", "recv"), (kind, status, r)
             hits += 1
         report(record_property, f"completion of {kind}", seen)
@@ -183,7 +184,7 @@ def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811
     report(record_property, "completion errors", f"{hits} of {len(CLASSES) * len(statuses)}")
 
 
-# Each message is given back as if in an interrupt, which the driver warns of.
+# Each message is finalized as if in an interrupt, which the driver warns about.
 @pytest.mark.splats("WARNING:", "Call Trace:", r"\bRIP:")
 def test_message_finalized_in_an_interrupt_is_late_and_not_lost(both):  # noqa: F811
     node = both
@@ -197,7 +198,7 @@ def test_message_finalized_in_an_interrupt_is_late_and_not_lost(both):  # noqa: 
 
 
 def test_all_signalled(both):  # noqa: F811
-    """The same traffic when each work request has a completion of its own."""
+    """Traffic works when each work request has a completion of its own."""
     node = both
     ledger = Ledger(node)
     with Inject(node, "ro2ib_signal_all", 1):
@@ -210,7 +211,7 @@ def test_all_signalled(both):  # noqa: F811
 # The allocator itself warns, with a trace, when vmalloc() fails in the provider.
 @pytest.mark.splats("Call Trace:")
 def test_no_memory(both, pytestconfig, record_property):  # noqa: F811
-    """Allocations of the driver fail now and then, in set-up and under load."""
+    """Traffic works after allocations of the driver fail now and then, in set-up and under load."""
     node = both
     ledger = Ledger(node)
     for probability in (1, 10, 50):
@@ -235,7 +236,7 @@ def test_no_memory(both, pytestconfig, record_property):  # noqa: F811
 
 
 def test_no_memory_for_an_ni(both, record_property):  # noqa: F811
-    """NI start and stop with failing allocations: it starts or it does not, and leaves nothing."""
+    """An NI that starts and stops with failing allocations starts or fails, and leaves nothing behind."""
     node = both
     node.ni_del(A)
     started = 0

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Messages on an established connection that no honest node sends. Each closes
-the connection it comes by (or is answered with an error, where the protocol has
-one), and nothing else: the node lives, and an honest peer is not disturbed."""
+"""Messages on an established connection that no honest node sends. Each closes its connection (or is answered with an
+error, where the protocol has one), and does nothing more: the node lives, and an honest peer is not disturbed."""
 
 import random
 import re
@@ -16,7 +15,7 @@ from test_hostile_connect import HONEST, VICTIM, counted, undisturbed
 
 EVIL = f"{ADDRESS}@o2ib"
 TRAFFIC_PORTAL = 50
-# Where lnet_lite's traffic portal finds its memory: see lnet_lite/internal.h.
+# Match bits for memory of lnet_lite's traffic portal: see lnet_lite/internal.h.
 MATCH_MAGIC, MATCH_TRUNC, MATCH_LEN_SHIFT = 1 << 62, 1 << 58, 36
 
 
@@ -39,7 +38,7 @@ def cookie(n=0x1234):
 
 
 def bad_envelopes(conn):
-    """Wrong before the body is looked at."""
+    """Yields messages that are wrong before their body is parsed."""
     ping = conn.ping_get(sink=272)
 
     def m(**change):
@@ -71,7 +70,7 @@ def bad_envelopes(conn):
 
 
 def bad_answers(conn):
-    """To what was never asked."""
+    """Yields answers to requests that the victim never sent."""
     rd = wire.descriptor(1, [(4096, 0x1000)])
     for c in (0, 1, 0xDEADBEEFDEADBEEF, 2**64 - 1):
         yield f"PUT_NAK {c:#x}", conn.message(wire.PUT_NAK, wire.done(c, -2))
@@ -82,7 +81,7 @@ def bad_answers(conn):
 
 
 def bad_requests(conn):
-    """LNet header, descriptor and message type that do not fit each other."""
+    """Yields requests whose LNet header, descriptor and message type do not match."""
     one = wire.descriptor(7, [(65536, 0x10000)])
     get, put = get_header(conn, 65536), put_header(conn, 65536)
 
@@ -115,8 +114,8 @@ def bad_requests(conn):
 
 
 def test_a_message_for_another_node_is_dropped(nodes, evil):
-    """As after a wrong route: LNet accepts no message for another node of its net. That costs the message, and neither
-    the connection nor the credit."""
+    """A message for another node is dropped, as after a wrong route: LNet accepts no message for another node of its
+    net. The connection and the credit stay."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -152,7 +151,7 @@ def test_closes_the_connection(nodes, evil, cases):
     with undisturbed(a, b):
         count, n = 1, 0
         while n < count:
-            # One connection for each: they differ only in what comes by it.
+            # One connection for each case: the cases differ only in their message.
             conn = evil.connect(VICTIM, recvs=20)
             every = list(cases(conn))
             count = len(every)
@@ -167,7 +166,7 @@ def test_closes_the_connection(nodes, evil, cases):
 
 
 def test_both_byte_orders_and_padding(nodes, evil):
-    """What looks odd and is right."""
+    """Unusual but valid messages are accepted: both byte orders, and padding."""
     a, b = nodes
     up(a, b)
     conn = evil.connect(VICTIM, order=">")
@@ -181,7 +180,7 @@ def test_both_byte_orders_and_padding(nodes, evil):
 
 
 def test_over_sending(nodes, evil):
-    """H12: more requests than credits, while LNet is slow to take them."""
+    """H12: a peer that sends more requests than credits, while LNet is slow, loses its connection."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -197,14 +196,15 @@ def test_over_sending(nodes, evil):
 
 
 def test_asks_and_does_not_wait(nodes, evil):
-    """Credits come back before the answers go, so they do not bound how many are owed. An honest peer's buffers do."""
+    """Pending answers are bounded although credits return before the answers are sent. Credits do not bound them, an
+    honest peer's buffers do."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
         conn = evil.connect(VICTIM, recvs=200)
         depth = conn.params["depth"]
         addr, rkey = conn.region(257)
-        # So many WRITEs that no two answers fit into the send queue.
+        # So many WRITEs that two answers do not fit into the send queue.
         rd = wire.descriptor(rkey, [(1, addr + i) for i in range(257)])
         body = get_header(conn, 257) + cookie(0x42) + rd
         conn.send(wire.GET_REQ, body, count=depth)
@@ -214,11 +214,11 @@ def test_asks_and_does_not_wait(nodes, evil):
             assert m is not None, "closed, though it has asked for no more than it may"
             credits += m["credits"]
             answered += m["kind"] == wire.GET_DONE
-            # One for one is what an honest peer does.
+            # An honest peer sends one request for each answer.
             while credits and asked < answered:
                 conn.send(wire.GET_REQ, body)
                 credits, asked = credits - 1, asked + 1
-        # It has asked for more than may wait, unless the victim has answered some of it that was not read yet.
+        # The peer now has more requests than may wait, unless the victim has sent answers that were not read yet.
         for _ in range(50):
             conn.send(wire.GET_REQ, body, count=credits)
             credits = 0
@@ -237,7 +237,8 @@ def retained(node):
 
 
 def test_retained_requests_are_bounded(nodes, evil):
-    """A new connection has new credits; LNet, which stands still, keeps what came over all that were before."""
+    """Requests that LNet, which stalls, keeps from all earlier connections of a peer are bounded, although a new
+    connection has new credits."""
     a, b = nodes
     up(a, b, peer_credits=255)
     a.ping(b)
@@ -254,13 +255,13 @@ def test_retained_requests_are_bounded(nodes, evil):
     assert reject_in(answer)["why"] == wire.NO_RESOURCES, answer
     evil.do("close", name)
     assert cycle == 36, cycle
-    # Nor is it asked for one, which would have new credits as well.
+    # The victim does not connect to that peer either, because that would give it new credits as well.
     evil.do("listen", "l", ADDRESS, 987)
     r = a.start(EVIL, op="put", size=100, count=1, conc=1, timeout=20).result()
     assert r["count"] == 0, r
     closes = a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}.closes")
     assert re.search(rf"^event=failed .*peer={re.escape(EVIL)} .*cause=Backlog", closes, re.M), closes
-    # Others are not concerned.
+    # Other peers are not affected.
     a.traffic(b, op="mix", size=1000, count=20)
     a.set(lazy=0)
     until(lambda: retained(a) == 0, "all has come back")
@@ -269,7 +270,7 @@ def test_retained_requests_are_bounded(nodes, evil):
 
 
 def test_noop_flood(nodes, evil):
-    """NOOPs need no credit; who sends too many is answered by the transport, not by a fall."""
+    """A peer that sends too many NOOPs, which need no credit, is stopped by the transport, and the node survives."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -281,7 +282,7 @@ def test_noop_flood(nodes, evil):
 
 
 def get_req_from(a, b, evil, size=65536):
-    """Have the victim send a GET_REQ to the evil peer: (connection, request, the victim's run)."""
+    """Makes the victim send a GET_REQ to the hostile peer. Returns (connection, request, the victim's run)."""
     conn = evil.connect(VICTIM)
     run = a.start(EVIL, op="get", size=size, count=1, conc=1, timeout=60)
     return conn, conn.recv_until(wire.GET_REQ), run
@@ -293,7 +294,7 @@ def cookie_of(m):
 
 @pytest.mark.parametrize("status", [65537, 1 << 20, 2**31 - 1])
 def test_get_done_that_says_too_much(nodes, evil, status):
-    """H13: LNet would fall over it."""
+    """H13: a GET_DONE with a status above the size closes the connection. LNet would crash."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -301,20 +302,20 @@ def test_get_done_that_says_too_much(nodes, evil, status):
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), status))
         r = run.result()
         assert r["issued"] == 1 and r["count"] == 0 and not r["timeouts"], r
-        # Only this GET has failed. The cookie is not good for another answer.
+        # Only this GET has failed. The cookie is not valid for another answer.
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), 0))
         assert conn.is_closed()
 
 
 def test_the_first_answer_is_the_result(nodes, evil):
-    """A second one closes the connection, and changes nothing of what the first has said."""
+    """A second answer closes the connection, and does not change the result of the first one."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
         conn = evil.connect(VICTIM)
         run = a.start(EVIL, op="get", size=65536, count=1, conc=1, timeout=60, verify="off")
         m = conn.recv_until(wire.GET_REQ)
-        # What ends here waits for LNet, which is busy.
+        # The message that ends here waits for LNet, which is busy.
         a.set(slow_ms=3000, slow_peer=EVIL)
         conn.send(wire.IMMEDIATE, put_header(conn, 0))
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), 65536))
@@ -334,14 +335,14 @@ def test_get_done_with_an_error(nodes, evil):
         r = run.result()
         assert r["count"] == 0 and not r["timeouts"], r
         assert conn.is_up()
-        # The same cookie again is a stale one.
+        # The same cookie again is stale.
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), 0))
         assert conn.is_closed()
         conn.close()
 
 
 def test_key_is_dead_after_the_answer(nodes, evil):
-    """H21: what was a sink can no longer be written."""
+    """H21: the key of a sink is invalid after the answer."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -384,7 +385,7 @@ def test_put_ack_with_a_bad_sink(nodes, evil, what, frags):
 
 
 def test_put_ack_with_a_wrong_key(nodes, evil):
-    """The HCA of the one that lied refuses; its connection goes."""
+    """The HCA of the peer that sent the wrong key refuses the WRITE, and its connection closes."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -398,7 +399,7 @@ def test_put_ack_with_a_wrong_key(nodes, evil):
 
 @pytest.mark.parametrize("pieces", [1, 2, 16, 257])
 def test_put_in_many_pieces(nodes, evil, pieces):
-    """H19: old peers offer up to 257. The data goes to all of them."""
+    """H19: old peers offer up to 257 pieces. The data goes to all of them."""
     a, b = nodes
     up(a, b)
     size = 65792  # 257 * 256
@@ -410,7 +411,7 @@ def test_put_in_many_pieces(nodes, evil, pieces):
     conn.send(wire.PUT_ACK, cookie(cookie_of(m)) + cookie(0x55) + wire.descriptor(rkey, frags))
     done = conn.recv_until(wire.PUT_DONE)
     assert done["body"] == wire.done(0x55, size), done
-    # A byte in so many is 0xee by chance.
+    # One byte in 256 is 0xee by chance.
     assert size * 0.95 < conn.touched() <= size
     r = run.result()
     assert r["count"] == 1, r
@@ -419,7 +420,7 @@ def test_put_in_many_pieces(nodes, evil, pieces):
 
 @pytest.mark.parametrize("status", [0, 1, 65535, 65537, 2**31 - 1])
 def test_put_done_that_says_the_wrong_number(nodes, evil, status):
-    """H14: data that was never written is no success."""
+    """H14: a PUT_DONE without written data is no success."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -452,8 +453,8 @@ def test_get_in_many_pieces(nodes, evil, pieces):
 
 @pytest.mark.parametrize("pieces", [2, 31, 256])
 def test_lustre_2_10_without_map_on_demand(nodes, evil, pieces):
-    """A peer of Lustre 2.10 with map_on_demand=0: 256 fragments of up to a page, depth 8. Fragments have any length and
-    begin anywhere."""
+    """A PUT to a peer of Lustre 2.10 with map_on_demand=0 works: 256 fragments of up to a page, depth 8. Fragments have
+    any length and start anywhere."""
     a, b = nodes
     up(a, b)
     rng = random.Random(pieces)
@@ -467,13 +468,13 @@ def test_lustre_2_10_without_map_on_demand(nodes, evil, pieces):
         conn.send(wire.GET_REQ, get_header(conn, size) + cookie(n) + wire.descriptor(rkey, frags))
         done = conn.recv_until(wire.GET_DONE)
         assert done["body"] == wire.done(n, size), done
-    # A byte in so many is 0xee by chance.
+    # One byte in 256 is 0xee by chance.
     assert size * 0.95 < conn.touched() <= size
     assert conn.is_up()
 
 
 def test_get_with_empty_pieces(nodes, evil):
-    """Empty pieces are skipped, or the connection is closed: nothing worse."""
+    """Empty pieces are skipped, or the connection is closed. Nothing worse happens."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -486,7 +487,8 @@ def test_get_with_empty_pieces(nodes, evil):
 
 
 def test_immediate_data(nodes, evil):
-    """H30: a WRITE with immediate data takes a buffer and leaves it as it was: the message in it is an older one."""
+    """H30: a WRITE with immediate data closes the connection. It uses a buffer without a change of its content, which
+    is an older message."""
     a, b = nodes
     up(a, b)
     conn = evil.connect(VICTIM)
@@ -499,7 +501,7 @@ def test_immediate_data(nodes, evil):
 
 
 def test_invalidates_a_region(nodes, evil):
-    """H30: an answer that takes the key away with it, which the protocol has not."""
+    """H30: an answer that invalidates the key closes the connection, because the protocol does not have it."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -513,7 +515,8 @@ def test_invalidates_a_region(nodes, evil):
 
 @pytest.mark.parametrize("length", [4097, 65536])
 def test_longer_than_a_buffer(nodes, evil, length):
-    """H31: the device does not take it, and the connection ends. That is the peer's fault."""
+    """H31: a message longer than a buffer fails in the device and closes the connection. The cause is the peer's
+    fault."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -526,7 +529,7 @@ def test_longer_than_a_buffer(nodes, evil, length):
 
 
 def test_dies_in_the_middle(nodes, evil):
-    """A peer that goes with a transfer under way costs that transfer only."""
+    """A peer that dies during a transfer costs that transfer only."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):

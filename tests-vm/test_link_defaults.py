@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What fits the link where the administrator said nothing: depth, credits, gather elements; and that
-what he said counts, whatever the link."""
+"""Defaults that fit the speed of the link: depth, credits, gather elements. A value that the administrator sets counts
+at any speed."""
 
 import time
 
@@ -20,7 +20,7 @@ def runs_at(node, link):
 
 
 def shown(node):
-    """What debugfs says of the NI, and LNet of its tunables."""
+    """Returns the NI's line of debugfs, and the tunables in LNet."""
     ni = parse(node.guest.check(f"grep ^ni= {DEBUGFS}/{node.nid}"))
     lnet = node.ctl(f"ni show {node.nid}")
     return {k: ni[k] for k in ("speed_mbps", "depth", "depth_by", "gather")} | {
@@ -43,7 +43,7 @@ LINKS = (
 
 
 def a_link_has_a_depth(pair, link, depth, gather, credits, text):
-    """Both ends run at the same speed: no reject, and the log says why."""
+    """Both ends have the depth of their common speed: no reject, and the log has the reason."""
     a, b = pair
     for node in pair:
         runs_at(node, link)
@@ -51,7 +51,7 @@ def a_link_has_a_depth(pair, link, depth, gather, credits, text):
     a.load()
     a.ni_add()
     b.load()
-    # Something else is said: what is not said is chosen all the same.
+    # Another tunable is set: the driver still chooses the unset values.
     b.ni_add(peer_timeout=100)
     for node in pair:
         assert shown(node) == is_(depth, "link", link[2], gather, credits)
@@ -65,7 +65,7 @@ def a_link_has_a_depth(pair, link, depth, gather, credits, text):
 
 
 def the_smaller_depth_counts(pair):
-    """A peer of depth 8, whoever asks first; it says so once."""
+    """The smaller depth, 8, is used whichever node connects first."""
     a, b = pair
     runs_at(a, EDR4)
     runs_at(b, SDR)
@@ -79,7 +79,7 @@ def the_smaller_depth_counts(pair):
         close_all(a, b)
 
 
-# Parameters, tunables of the NI, and what is to be seen, at 100 Gb/s.
+# Parameters, tunables of the NI, and expected values, at 100 Gb/s.
 SAID = (
     ("peer_credits=8", {}, is_(8, "given", 100000, 30, 256)),
     ("peer_credits=64", {}, is_(64, "given", 100000, 30, 256)),
@@ -95,7 +95,8 @@ SAID = (
 
 
 def test_what_is_said_counts(boot_pair):
-    """Also if it is the default. Credits follow a depth that was chosen, and no other."""
+    """A value that is set counts, also if it is the default. Credits follow a depth that the driver chose, and no
+    other."""
     a = Node(boot_pair(**FAST)[0])
     for lnd, tunables, seen in SAID:
         a.load(lnd)
@@ -105,7 +106,7 @@ def test_what_is_said_counts(boot_pair):
 
 
 def another_speed(pair):
-    """A port that comes back at another speed: for new connections; LNet's credits stay."""
+    """If a port comes back at another speed, new connections have its depth. LNet's credits stay."""
     a, b = pair
     runs_at(a, SDR)
     runs_at(b, EDR4)
@@ -113,7 +114,7 @@ def another_speed(pair):
     a.ping(b)
     assert depths(a, b) == [[8], [8]]
     a.mark_log()
-    # An NI that has just begun looks at its device for a second: what changes then is seen without a word of it.
+    # A new NI checks its device for one second: a change in that time is seen without an event.
     time.sleep(2 * SLOW)
     runs_at(a, EDR4)
     a.guest.check("insmod /files/ib_event.ko; echo eth0 port_active >/sys/module/ib_event/parameters/tell; rmmod ib_event")
@@ -125,7 +126,7 @@ def another_speed(pair):
     b.traffic(a, op="mix", count=50, conc=64)
     assert depths(a, b) == [[32], [32]]
     balanced(a, b)
-    # Who tunes it by hand has the last word.
+    # The administrator's value wins.
     a.guest.check("echo '*@o2ib peer_credits=12' >/sys/module/ro2iblnd/parameters/ni_tune")
     assert shown(a)["depth_by"] == "ni_tune" and shown(a)["depth"] == 12
     a.guest.check("echo >/sys/module/ro2iblnd/parameters/ni_tune")
@@ -133,7 +134,7 @@ def another_speed(pair):
 
 
 def test_defaults_fit_link_speed(boot_pair):
-    """At several speeds, at two, and at one that changes."""
+    """The depth fits the link at several speeds, at two different speeds, and at a speed that changes."""
     pair = [Node(g) for g in boot_pair(**FAST)]
     for link in LINKS:
         a_link_has_a_depth(pair, *link)

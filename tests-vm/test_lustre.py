@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""ro2iblnd under real LNet, and against ko2iblnd. Run by `make test-lustre LUSTRE=...`.
+"""ro2iblnd under real LNet, and with ko2iblnd. Run by `make test-lustre LUSTRE=...`.
 
-In a pairing the first node is the active one: it pings first, and so opens the
-connections. Each test says what it shows; all of them end with everything
-unloaded again and nothing left behind.
+In a pairing the first node is the active one: it pings first, and so opens the connections. After each test everything
+is unloaded, and nothing may be left behind.
 """
 
 import contextlib
@@ -19,12 +18,12 @@ from lustre import KO, OURS
 from nodes import until
 
 LUSTRE = os.environ.get("LUSTRE")
-# Another tree for the nodes with ko2iblnd, as of an older Lustre.
+# Another tree for the nodes with ko2iblnd, of an older Lustre for example.
 PEER = os.environ.get("PEER")
 pytestmark = [
     pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand"),
-    # lnet_selftest of 2.15 fills an array behind a field in one go, and the kernel warns. What warns of anything else
-    # has a line of its own, too.
+    # lnet_selftest of 2.15 fills an array behind a field in one step, and the kernel warns. Warnings about other faults
+    # have a line of their own, too.
     pytest.mark.splats(r"WARNING: .* brw_client_prep_rpc\+", "Call Trace"),
 ]
 
@@ -58,7 +57,7 @@ def tree():
 
 @functools.cache
 def peer():
-    """The tree of nodes with ko2iblnd, if they have another one."""
+    """Provides the tree of nodes with ko2iblnd, if they have another one."""
     try:
         return lustre.Peer(PEER)
     except lustre.Unusable as e:
@@ -67,8 +66,8 @@ def peer():
 
 @pytest.fixture
 def nodes(tree, workdir, watched):
-    """A function: pairing -> two Nodes, nothing loaded. When the test is over
-    without a failure of its own, all modules must go and leave nothing."""
+    """Provides a function: pairing -> two Nodes without modules. After a test that did not fail, all modules must
+    unload and leave nothing behind."""
     with contextlib.ExitStack() as stack:
         made = []
 
@@ -99,7 +98,7 @@ def up(pairing, nodes, options=("", ""), params=("", "")):
 
 
 def ping_until(a, b, seconds):
-    """Pings until it works; how long that took."""
+    """Pings until a ping is answered. Returns the seconds that took."""
     began = time.monotonic()
     while True:
         answered, out = a.ping(b)
@@ -111,7 +110,7 @@ def ping_until(a, b, seconds):
 
 
 def traffic(a, b, cells, seconds=1):
-    """lnet_selftest from a to b; every cell must move and show no error."""
+    """Runs lnet_selftest from a to b. Every cell must transfer data without an error."""
     bad = []
     with lustre.Selftest(a, b) as session:
         for test, concurrency in cells:
@@ -121,8 +120,8 @@ def traffic(a, b, cells, seconds=1):
             print(line)
             if result.errors or not result.rate:
                 bad.append(f"{line}\n{result.text}")
-    # rxe does registrations again after a retransmission and then fails; see
-    # "Defects of soft-RoCE" in Documentation/testing.md. Its counters tell whether there was one.
+    # rxe repeats registrations after a retransmission and then fails, see "Defects of soft-RoCE" in
+    # Documentation/testing.md. Its counters show whether there was one.
     assert not bad, "\n".join([*bad, a.link_counters(), b.link_counters()])
 
 
@@ -133,7 +132,8 @@ def assert_ping(a, b):
 
 @pytest.mark.parametrize("pairing", PAIRINGS, ids=names)
 def test_ping_and_tools(nodes, pairing):
-    """Ping both ways, discovery, and what lnetctl and lctl print; NI down and up again."""
+    """Pings, discovery, and the output of lnetctl and lctl work in both directions, also after an NI went down and
+    up."""
     a, b = up(pairing, nodes)
     for one, other in ((a, b), (b, a)):
         assert_ping(one, other)
@@ -144,7 +144,7 @@ def test_ping_and_tools(nodes, pairing):
         assert re.search(r"interfaces:\s*0: eth0", shown), shown
         assert [line for line in one.conns() if line.startswith(f"{other.nid} ") and line.endswith("mtu 4096")]
         assert other.nid in one.sh(f"lctl --net {lustre.NET} peer_list")
-        # Administrators' commands; the next message connects again.
+        # Commands of an administrator close the connection. The next message connects again.
         one.sh(f"lctl --net {lustre.NET} disconnect {other.nid}")
         assert_ping(one, other)
         one.sh(f"lctl --net {lustre.NET} del_peer {other.nid}")
@@ -162,7 +162,7 @@ def test_ping_and_tools(nodes, pairing):
 
 @pytest.mark.parametrize("pairing", PAIRINGS, ids=names)
 def test_selftest(nodes, pairing):
-    """Content-checked reads and writes of all sizes at both concurrencies, and pings."""
+    """Reads and writes of all sizes with checked content work at both concurrencies, and pings."""
     a, b = up(pairing, nodes)
     assert_ping(a, b)
     traffic(a, b, CELLS)
@@ -171,7 +171,7 @@ def test_selftest(nodes, pairing):
 @pytest.mark.parametrize("credits", [(8, 32), (32, 8), (32, 32)], ids=lambda c: f"{c[0]}-{c[1]}")
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_peer_credits(nodes, pairing, credits):
-    """Different queue depths: the smaller is what the two agree upon."""
+    """Nodes with different queue depths agree on the smaller depth."""
     options = [f"--peer-credits {n}" for n in credits]
     a, b = up(pairing, nodes, options=options)
     for node, n in zip((a, b), credits):
@@ -183,7 +183,7 @@ def test_peer_credits(nodes, pairing, credits):
 @pytest.mark.parametrize("conns", [(4, 1), (1, 4), (4, 4)], ids=lambda c: f"{c[0]}-{c[1]}")
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_conns_per_peer(nodes, pairing, conns):
-    """The active side's number is opened, and all of them work."""
+    """The number of connections of the active side is opened, and all of them work."""
     options = [f"--conns-per-peer {n}" for n in conns]
     a, b = up(pairing, nodes, options=options)
     assert_ping(a, b)
@@ -197,7 +197,8 @@ def test_conns_per_peer(nodes, pairing, conns):
 @pytest.mark.parametrize(("depth", "count"), [(8, 64), (32, 16)])
 @pytest.mark.skipif(bool(PEER), reason="beside ko2iblnd of the same release")
 def test_memory_of_a_connection(tree, workdir, depth, count):
-    """KiB that an idle connection keeps on the node that opened it, by the kernel's count of free pages."""
+    """Measures the KiB that an idle connection keeps on the node that opened it, by the kernel's count of free
+    pages."""
     each = {}
     for lnd in (KO, OURS):
         with tree.pair(workdir=workdir, memory=3072) as guests:
@@ -215,7 +216,7 @@ def test_memory_of_a_connection(tree, workdir, depth, count):
 
 
 def test_memory_of_an_ni(tree, workdir):
-    """KiB that an NI keeps that nobody talks to: the mean of eight, without what comes with the first alone."""
+    """Measures the KiB of an NI without a peer: the mean of eight, without the memory that only the first one needs."""
     each, nets = {}, [f"o2ib{n}" for n in range(7, 15)]
     for lnd in (KO, OURS):
         with tree.pair(workdir=workdir, memory=3072) as guests:
@@ -235,14 +236,14 @@ def test_memory_of_an_ni(tree, workdir):
 @pytest.mark.parametrize("which", ["active", "passive"])
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_module_reloaded(nodes, pairing, which):
-    """The driver of one side is unloaded and loaded again, the other side stays."""
+    """The driver of one side can be unloaded and loaded again while the other side stays."""
     a, b = up(pairing, nodes)
     assert_ping(a, b)
     traffic(a, b, FEW_CELLS[:2])
     gone, stays = (a, b) if which == "active" else (b, a)
     assert gone.unload() == {}
     gone.up()
-    # The one that stays has a connection, and a stamp, of a node that is no more.
+    # The node that stays has a connection, and a stamp, of the old incarnation.
     print(f"{stays.lnd} reached the reloaded {gone.lnd} after {ping_until(stays, gone, 60):.1f} s")
     ping_until(gone, stays, 60)
     traffic(a, b, FEW_CELLS[:2])
@@ -250,10 +251,10 @@ def test_module_reloaded(nodes, pairing, which):
 
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_guest_killed(nodes, pairing):
-    """The passive node loses power while messages cross, and boots again."""
+    """The passive node loses power while messages cross, boots, and works again."""
     a, b = up(pairing, nodes)
     assert_ping(a, b)
-    # Not lst: its session would hang for minutes on the node that forgot it.
+    # No lst: its session would hang for minutes on the node that lost it.
     loads = [a.guest.spawn(f"while :; do {a.ping_command(b.nid, 1)}; done") for _ in range(4)]
     time.sleep(1)
     b.guest.kill()
@@ -267,17 +268,17 @@ def test_guest_killed(nodes, pairing):
     print(f"{a.lnd} reached the rebooted {b.lnd} after {ping_until(a, b, 60):.1f} s")
     ping_until(b, a, 60)
     traffic(a, b, FEW_CELLS)
-    # A ping whose answer went with the node was seen to wait in the kernel for more than a minute, killed or not, and
-    # nothing of LNet's netlink can be unloaded meanwhile.
+    # A ping whose answer was lost with the node can wait in the kernel for more than a minute, killed or not. Until
+    # then no module that uses LNet's netlink can be unloaded.
     until(lambda: a.guest.run("grep -qx lnetctl /proc/[0-9]*/comm")[0] != 0, "the pings to end", timeout=200, pause=1)
 
 
 def connect_at_once(a, b):
-    """200 times; how long the slowest took."""
+    """Connects from both sides at once, 200 times. Returns the longest time."""
     worst = 0
     for i in range(200):
         for node in (a, b):
-            # "No such file": the other side's disconnect was faster.
+            # "No such file": the peer's disconnect was faster.
             node.guest.run(f"lctl --net {lustre.NET} disconnect")
         for node in (a, b):
             until(lambda node=node: not node.conns(), f"round {i}: {node.lnd} disconnected", 30)
@@ -294,8 +295,8 @@ def connect_at_once(a, b):
 
 @pytest.mark.parametrize("pairing", WITH_OURS[1:], ids=names)
 def test_both_connect_at_once(nodes, pairing):
-    """200 times both sides ask for a connection at the same moment: one of them
-    gives way, and both pings are answered."""
+    """If both sides request a connection at the same moment, one of them gives way, and both pings are answered, 200
+    times."""
     a, b = up(pairing, nodes)
     print(f"{names(pairing)}: 200 rounds, the slowest took {connect_at_once(a, b):.1f} s")
     traffic(a, b, FEW_CELLS[:2])
@@ -303,7 +304,8 @@ def test_both_connect_at_once(nodes, pairing):
 
 @pytest.mark.parametrize("pairing", MIXED, ids=names)
 def test_both_connect_at_once_by_other_rules(nodes, pairing):
-    """The same with addresses of which those up to Lustre 2.15 and those after it say that another one gives way."""
+    """Both sides connect at once with addresses for which Lustre up to 2.15 and later versions let different sides give
+    way."""
     a, b = nodes(pairing)
     for node, address in ((a, "10.0.0.2"), (b, "10.0.1.1")):
         node.sh(f"ip addr flush dev eth0; ip addr add {address}/16 dev eth0")
@@ -316,7 +318,7 @@ def test_both_connect_at_once_by_other_rules(nodes, pairing):
 
 @pytest.mark.parametrize("cksum", [(1, 1), (1, 0), (0, 1)], ids=lambda c: f"{c[0]}-{c[1]}")
 def test_cksum(nodes, cksum):
-    """Checksums on either side (ko2iblnd cannot do this with itself)."""
+    """Checksums work on either side (ko2iblnd cannot use them with itself)."""
     a, b = up((OURS, OURS), nodes, params=[f"cksum={n}" for n in cksum])
     assert_ping(a, b)
     assert_ping(b, a)
@@ -325,7 +327,7 @@ def test_cksum(nodes, cksum):
 
 @pytest.mark.parametrize("pairing", MIXED, ids=names)
 def test_cksum_towards_ko2iblnd(nodes, pairing):
-    """ko2iblnd without checksums of its own checks ours."""
+    """ko2iblnd without checksums of its own checks those of ro2iblnd."""
     a, b = up(pairing, nodes, params=["cksum=1" if lnd == OURS else "" for lnd in pairing])
     assert_ping(a, b)
     assert_ping(b, a)

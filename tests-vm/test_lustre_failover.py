@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The interface of the NIs is a bond, which fails over under load, under real LNet: see test_failover.py. Run by
-`make test-lustre LUSTRE=...`.
+"""Failover under load and real LNet of NIs whose interface is a bond: see test_failover.py. Run by `make test-lustre
+LUSTRE=...`.
 
-LNet sends again if it has two NIs to choose from, and the peer has: so each node has two nets on its bond, and both of them
-move. Then no PUT may fail that a node with ro2iblnd sends. With ko2iblnd as the other node only ro2iblnd's bond fails over,
-and a PUT may fail that met a registration of ko2iblnd's which soft-RoCE refused each time (lustrefs/rxe_mr_errors.py):
-such a PUT ends a connection."""
+LNet resends if it and the peer each have two NIs to choose from: so each node has two nets on its bond, and both of
+them move. Then no PUT of a node with ro2iblnd may fail. With ko2iblnd as the other node only ro2iblnd's bond fails
+over. A PUT may fail if soft-RoCE refused a registration of ko2iblnd for it each time (lustrefs/rxe_mr_errors.py): such
+a PUT ends a connection.
+"""
 
 import contextlib
 import re
@@ -24,16 +25,16 @@ from test_failover import BACK, DELETE_LIMIT, LOST
 from test_faults_cm import report
 from test_lustre import assert_ping, names, nodes, pytestmark, tree  # noqa: F401
 
-# LNet's own is 2: with both NIs gone at once, and back, a message may meet dead connections more often.
+# LNet's default is 2. With both NIs gone at once, and back, a message may meet dead connections more often.
 RETRIES = 5
 PATIENCE = 180
-# Messages of a flood that may be under way at a time.
+# Messages of a flood that are on their way at a time.
 UNDER_WAY = 4
 BONDS = {"another-device": bond.TWO, "another-device-and-address": bond.TWO_ADDRESSES, "another-address": bond.ONE}
 
 
 def device_of(guest, rail):
-    """The RDMA device that serves the addresses while eth<rail> is active."""
+    """Returns the RDMA device that serves the addresses while eth<rail> is active."""
     return vm.link_name(guest, rail if len(guest.bond.devices) > 1 else 0)
 
 
@@ -42,21 +43,21 @@ def active(guest):
 
 
 def stats(node):
-    """LNet's numbers."""
+    """Returns LNet's counters."""
     return {key: int(n) for key, n in re.findall(r"^ +(\w+)_count: (\d+)$", node.sh("lnetctl stats show"), re.MULTILINE)}
 
 
 def lost(node):
-    """Messages that ended in a way that LNet does not send again."""
+    """Returns the messages that ended with a status after which LNet does not resend, by status."""
     now = stats(node)
     assert set(LOST) <= set(now), now
-    # A ping that nobody waits for any more is LNet's to end, instead of sending it again: ECANCELED.
+    # LNet ends a ping whose caller has given up with ECANCELED, and does not resend it.
     now["local_error"] -= len(re.findall(r"Error sending GET to \S+: -125$", node.guest.console(), re.MULTILINE))
     return {key: now[key] for key in LOST if now[key]}
 
 
 def nis(node):
-    """NID, device and state of each NI."""
+    """Returns NID, device and state of each NI."""
     return sorted((ni["ni"], ni["device"], ni["link"]) for ni in debug_nis(node))
 
 
@@ -74,7 +75,7 @@ class Load:
         return self
 
     def done(self):
-        """PUTs that are over, and those of them that failed."""
+        """Returns the number of finished PUTs, and of those that failed."""
         text = self.node.sh("cat /tmp/flood")
         return [sum(int(n) for n in re.findall(rf"^{key}=(\d+)$", text, re.MULTILINE)) for key in ("done", "errors")]
 
@@ -85,23 +86,23 @@ class Load:
 
 
 def goes_on(*loads):
-    """Seconds until each has got something through that it had not begun yet."""
+    """Returns the seconds until each load has finished PUTs that started later than now."""
     began = time.monotonic()
     for load in loads:
-        # A flood that is over by now may have been before.
+        # A flood that is finished now may have been finished before.
         want = load.done()[0] + 100
         until(lambda: load.done()[0] >= want, f"{load.node.guest.name}: messages", PATIENCE)  # noqa: B023
     return time.monotonic() - began
 
 
 def come(node):
-    """PUTs that its LNet has been given, and how many of them it had been given before."""
+    """Returns how many PUTs LNet of the node has got, and how many of them twice."""
     now = lustre.parse(node.sh(f"cat {DEBUGFS}/lnet_flood/stats"))
     return now["puts"], now["twice"]
 
 
 def flows(*nodes):
-    """For each node the seconds until it has got PUTs of the other's that were sent later than now."""
+    """Returns for each node the seconds until it has PUTs that the other node sent later than now."""
     began = time.monotonic()
     want = {node: come(node)[0] + UNDER_WAY for node in nodes}
     spent = {}
@@ -117,7 +118,7 @@ def flows(*nodes):
 
 
 def answered(a, b):
-    """Seconds until both NIDs of each answer to the other."""
+    """Returns the seconds until both NIDs of each node get answers from the other node."""
     began = time.monotonic()
     for one, other in ((a, b), (b, a)):
         for net in (NET, f"{NET}1"):
@@ -127,7 +128,7 @@ def answered(a, b):
 
 
 def replug(guest, rail):
-    """The device that was left goes, at once, and comes back."""
+    """Deletes the device that the NI left, which must not take long, and adds it again."""
     device = device_of(guest, rail)
     spent, _ = timed(lambda: guest.check(f"rdma link delete {device}", PATIENCE))
     assert spent < DELETE_LIMIT, f"{device} was held for {spent:.1f} s"
@@ -173,7 +174,7 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
     refusals = {node: rxe_mr_errors.count(node) for node in made}
     print("registrations refused:", *(f"{node.lnd} {n}" for node, n in refusals.items()))
     assert not any(refusals[node] for node in ours), refusals
-    # Each ends what is under way on a connection, and LNet sends it again so often.
+    # Each refusal ends the messages on their way on a connection, and LNet resends them RETRIES times.
     unlucky = sum(refusals.values()) * UNDER_WAY // (RETRIES + 1)
     resent = 0
     for load in loads:
@@ -191,7 +192,7 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
     )
     for what, times in (("traffic to it", to_it), ("from it", from_it), ("all NIDs", spent)):
         print(f"{what}, s:", *(f"{t:.2f}" for t in times))
-    # Else nothing was shown.
+    # Without a resend the test shows nothing.
     assert resent
     for node in ours:
         assert not lost(node), lost(node)
@@ -201,8 +202,8 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
         assert not two or "the interface moved from " in log
         assert node.net_show().count("status: up") == 1
     for load, other in zip(loads, reversed(made)):
-        # What the device of the other one has acknowledged has come. Of a PUT that failed nobody knows. LNet may have sent
-        # again what had come.
+        # A PUT that the peer's device has acknowledged has arrived. The fate of a failed PUT is unknown. LNet may have
+        # resent PUTs that had arrived.
         done, errors = load.done()
         puts, twice = come(other)
         missing = done - (puts - twice)
@@ -216,5 +217,5 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
                 until(lambda: all(ni[1] != device_of(node.guest, old) for ni in nis(node)), "it has followed", BACK)  # noqa: B023
                 replug(node.guest, old)
     answered(a, b)
-    # Pings of all NIDs, one after the other, take as long as the machine lets them.
+    # Pings of all NIDs, one after the other, are as slow as the machine.
     assert max(*to_it, *from_it) <= BACK, (to_it, from_it)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Flow control under real LNet, and against ko2iblnd: one-sided floods at every
-depth, and what an operation costs, counted for both drivers by the same means.
-"""
+"""Flow control under real LNet, and with ko2iblnd: one-sided floods at every depth, and the cost of operations, counted
+for both drivers by the same means."""
 
 import re
 import time
@@ -15,19 +14,19 @@ from test_lustre import LUSTRE, WITH_OURS, assert_ping, names, nodes, ping_until
 
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
 
-# How a depth is had: peer_credits of both ends (8 is LNet's least), and how many
-# queue pairs ro2iblnd does not get when it connects. Each failure halves it.
-# 120: ko2iblnd wants 260 entries of a completion queue per credit, rxe has 32767.
+# Settings for each depth: peer_credits of both ends (8 is LNet's minimum), and how many queue pairs ro2iblnd fails to
+# get when it connects. Each failure halves the depth. 120: ko2iblnd needs 260 entries of a completion queue per credit,
+# and rxe has 32767.
 DEPTHS = {1: (8, 3), 2: (8, 2), 8: (8, 0), 120: (120, 0), 255: (255, 0)}
 LARGEST = 120
 FLOODS = [(pairing, depth) for pairing in WITH_OURS for depth in DEPTHS if KO not in pairing or depth <= LARGEST]
-# Nothing may wait longer for a place among 64. A queue of 64 messages at depth 1
-# takes its time on an emulated machine; what a timer has to end takes a second at least.
+# Longest wait of a message for one of 64 places. A queue of 64 messages at depth 1 is slow on an emulated machine. A
+# wait that a timer ends takes at least a second.
 STALL_US = 900_000
 
 
 def depth_of(node):
-    """Depths of the connections of a node with ro2iblnd."""
+    """Returns the depths of the connections of a node with ro2iblnd."""
     text = node.sh(f"cat {DEBUGFS}/ro2iblnd/{node.nid}")
     return [int(n) for n in re.findall(r"^conn=.* depth=(\d+)", text, re.MULTILINE)]
 
@@ -39,7 +38,7 @@ def load(one, other, peer_credits, params=""):
 
 
 def connect(one, other, failures=0):
-    """A connection made by `one`; with ro2iblnd it may lack queue pairs."""
+    """Opens a connection from `one`. ro2iblnd then fails to get `failures` queue pairs."""
     if failures:
         with failing(one, "ro2ib_create_qp", failures):
             assert_ping(one, other)
@@ -53,7 +52,8 @@ def spent(node, before):
 
 @pytest.mark.parametrize(("pairing", "depth"), FLOODS, ids=lambda x: x if isinstance(x, int) else names(x))
 def test_one_sided_flood(nodes, pairing, depth, request):  # noqa: F811
-    """The first node sends, the second has nothing to say: all comes, without a stand-still, and with as few NOOPs as the depth allows."""
+    """All messages of a one-sided flood arrive, without a stall, and with as few NOOPs as the depth allows. The first
+    node sends, the second does not."""
     sender, receiver = nodes(pairing)
     peer_credits, failures = DEPTHS[depth]
     if failures and sender.guest.run(f"test -d {DEBUGFS}/fail_function")[0]:
@@ -70,7 +70,7 @@ def test_one_sided_flood(nodes, pairing, depth, request):  # noqa: F811
     def come():
         return lustre.parse(receiver.sh(f"cat {DEBUGFS}/lnet_flood/stats"))
 
-    # A SEND is complete before the other LNet has it.
+    # A SEND is complete before the peer's LNet has it.
     until(lambda: come()["puts"] >= count, "all to come", 20)
     come = come()
     there, back = spent(sender, there), spent(receiver, back)
@@ -82,14 +82,14 @@ def test_one_sided_flood(nodes, pairing, depth, request):  # noqa: F811
     )
     assert got["done"] == count and got["errors"] == 0, got
     assert come["puts"] == count and come["sink_errors"] == 0, come
-    # ko2iblnd has several threads take the completions of one connection as soon as there is more than one CPU, so
-    # what it receives comes up in any order, and what it sends may be queued so. With ours on both sides: LNet, with a
-    # single sender, sometimes gives its LND one early message behind later ones (seen at lnd_send): once in some thousands
-    # on a busy host. A message out of place counts three times.
+    # As soon as there is more than one CPU, several threads of ko2iblnd take the completions of one connection: it
+    # delivers messages in any order, and may queue them in any order. With ro2iblnd on both sides LNet with a single
+    # sender sometimes gives its LND an early message after later ones (seen at lnd_send): once in some thousands on a
+    # busy host. A message out of order counts three times.
     assert KO in pairing or come["disorder"] <= max(3, count // 1000), come
     assert depth_of(ours) == [depth]
     assert got["longest_us"] < STALL_US, got
-    # At depth 1 ko2iblnd answers each NOOP with a NOOP, more than there are buffers for.
+    # At depth 1 ko2iblnd answers each NOOP with a NOOP, which are more than there are buffers.
     if depth > 1 or KO not in pairing:
         assert rnr(sender, receiver) == naks
     if receiver.lnd == OURS:
@@ -99,7 +99,7 @@ def test_one_sided_flood(nodes, pairing, depth, request):  # noqa: F811
 
 @pytest.mark.parametrize("theirs", [8, 32, LARGEST, 255])
 def test_peer_credits_crosswise(nodes, theirs):  # noqa: F811
-    """Whoever asks, the smaller one is the depth, and traffic of that depth meets no empty queue."""
+    """The smaller depth is used whichever node connects, and traffic of that depth meets no empty receive queue."""
     ours, other = nodes((OURS, KO))
     load(ours, other, theirs)
     naks = rnr(ours, other)
@@ -124,7 +124,8 @@ def test_peer_credits_crosswise(nodes, theirs):  # noqa: F811
 
 @pytest.mark.parametrize("sends", [OURS, KO])
 def test_an_ni_goes_though_a_peer_goes_on_sending(nodes, sends):  # noqa: F811
-    """LNet deletes an NI in a moment in which it has no message of it, for which it looks once a second."""
+    """An NI can be deleted while a peer keeps sending. LNet deletes it in a moment without a message of it, and checks
+    once a second."""
     goes, sender = nodes((OURS, sends))
     load(goes, sender, 32)
     connect(sender, goes)
@@ -141,8 +142,8 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes, sends):  # noqa: F811
     meanwhile = come() - before
     said = goes.guest.dmesg().count("is being deleted, and messages still come in")
     print(f"{sends} sends: gone after {took:.1f} s, {meanwhile} PUTs of 64 KiB came meanwhile, line of the log: {said}")
-    # It has not waited for the end of the flood. LNet may have met a moment without a message within the driver's three
-    # seconds.
+    # The deletion has not waited for the end of the flood. LNet may have met a moment without a message within the
+    # driver's three seconds.
     assert meanwhile < 4000, (meanwhile, took)
     assert said <= 1
     job.wait(600)
@@ -150,7 +151,7 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes, sends):  # noqa: F811
     goes.net_add("--peer-credits 32 --credits 1024")
     ping_until(sender, goes, 60)
     got = sender.flood(goes, count=200, conc=8, size=65536)
-    # Regions of ko2iblnd's that were flushed are refused once more, each of which ends a connection.
+    # Flushed regions of ko2iblnd are refused once more, and each ends a connection.
     assert got["done"] == 200 and (got["errors"] == 0 or sends == KO), got
 
 
@@ -166,10 +167,10 @@ def per_operation(node, before, count):
 
 @pytest.mark.parametrize("peer_credits", [8, LARGEST])
 def test_cost_of_operations(nodes, peer_credits):  # noqa: F811
-    """Work requests, doorbells and completions of the two drivers, each with its like, for the
-    same operations."""
+    """ro2iblnd needs no more work requests, doorbells and completions than ko2iblnd for the same operations. Each
+    driver talks to its like."""
     cells = {}
-    # Not watched: the splat of ko2iblnd when an NI starts would be found.
+    # Without the check for splats: ko2iblnd causes one at each start of an NI.
     pair = nodes((KO, KO))
     for lnd in (OURS, KO):
         for node in pair:
@@ -194,10 +195,10 @@ def test_cost_of_operations(nodes, peer_credits):  # noqa: F811
         if lnd == OURS:
             for mine, its in zip(ends, cells[KO, kind, conc]):
                 told = (kind, conc, mine, its)
-                # On rxe, and nowhere else, one more is in front of each registration (rust/rdma/sq_reg.rs).
+                # On rxe only, one more request precedes each registration (rust/rdma/sq_reg.rs).
                 invs = mine["invs"] - mine["regs"]
                 assert mine["requests"] - mine["regs"] <= its["requests"] + 0.1, told
-                # We wait for the invalidation of a key, which ko2iblnd puts in front of the next registration.
+                # ro2iblnd waits for the invalidation of a key. ko2iblnd posts it with the next registration.
                 assert mine["doorbells"] <= its["doorbells"] + invs + 0.1, told
     assert cells[OURS, "IMMEDIATE", 64][0]["requests"] <= 1.05
     if peer_credits > 64:

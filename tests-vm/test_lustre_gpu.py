@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory of a GPU under real LNet, which asks the provider itself, and against ko2iblnd.
+"""GPU memory under real LNet, which itself asks the provider, and with ko2iblnd.
 
-gpu_fake registers with LNet as nvidia-fs does; see test_gpu.py. It has memory that
-devices made of software understand, for both drivers.
+gpu_fake registers with LNet as nvidia-fs does, see test_gpu.py. Its memory can be used by software devices, with both
+drivers.
 """
 
 import pytest
@@ -20,7 +20,7 @@ def load(node, gpu):
 
 
 def run(node, command):
-    """Whether it went well."""
+    """Returns whether the command succeeded."""
     return node.guest.run(f"echo {command} >{DEBUGFS}/lnet_gpu/run", 120)[0] == 0
 
 
@@ -36,7 +36,8 @@ def test_put_and_get(nodes, pairing, where):  # noqa: F811
     for node, gpu in zip((a, b), where):
         load(node, gpu)
     for seed, size in enumerate(SIZES):
-        # What came inside of a message cannot be copied there: ours says so, ko2iblnd writes it to where it is not.
+        # The data of an IMMEDIATE message cannot be copied to a GPU: ro2iblnd fails it, ko2iblnd writes it to a wrong
+        # place.
         if where[1] == 0 or size > 4000:
             assert run(a, f"put {b.nid} {seed} {size}"), size
             assert run(b, f"check {seed} {size}"), size
@@ -47,7 +48,7 @@ def test_put_and_get(nodes, pairing, where):  # noqa: F811
         assert not any(counts[k] for k in ("mapped_pages", "bad_unmaps", "crossing", "failed", "mixed", "foreign")), counts
         if node.lnd == OURS:
             assert f"GpuMapped={counts['maps']} GpuRefused=0" in node.sh(f"cat {DEBUGFS}/ro2iblnd/{node.nid}")
-        # Its memory comes back, and nobody has touched the pages that stand for it.
+        # The memory comes back, and the pages that stand for it are untouched.
         node.sh("rmmod lnet_gpu")
         counts = stats(node)
         assert not counts["taken"] and not counts["touched"] and not counts["freed_mapped"], counts

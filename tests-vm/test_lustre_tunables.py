@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tunables seen to act under real LNet, with ko2iblnd or ro2iblnd as the other node: see tunables.py. Run by
-`make test-lustre LUSTRE=...`. More of what LNet's tools show is in test_lustre_operator.py."""
+"""Effects of tunables under real LNet, with ko2iblnd or ro2iblnd as the other node: see tunables.py. Run by `make
+test-lustre LUSTRE=...`. test_lustre_operator.py has more about the output of LNet's tools."""
 
 import os
 import re
@@ -15,12 +15,12 @@ from test_lustre import WITH_OURS, assert_ping, names, nodes, ping_until, pytest
 from test_lustre_operator import conns_to, in_force, lctl
 
 PROFILE = os.path.join(BUILT, "tests-vm", "modules", "ib_profile.ko")
-# Whose tunables are turned is ro2iblnd.
+# The node whose tunables change has ro2iblnd.
 OTHERS = [(OURS, KO), (OURS, OURS)]
 
 
 class Run:
-    """A flood that is under way."""
+    """Flood that is running."""
 
     def __init__(self, node, other, count, conc, size):
         self.node = node
@@ -35,7 +35,7 @@ class Run:
 
 
 class Bed(tunables.Bed):
-    """Of real LNet. What is asked of a node with ko2iblnd is asked by ko2iblnd's own parameters."""
+    """Bed with real LNet. On a node with ko2iblnd ko2iblnd's own parameters replace the tunables."""
 
     def messages(self, one, other, size, count):
         for op in ("put", "get"):
@@ -84,14 +84,15 @@ class Bed(tunables.Bed):
         node.sh("dmesg -c >/dev/null")
 
     def told(self, node, text):
-        # ko2iblnd has other words.
+        # ko2iblnd logs other words.
         if node.lnd == OURS:
             super().told(node, text)
 
 
 @pytest.fixture
 def bed(nodes):  # noqa: F811
-    """A function: pairing -> a Bed, connected by its first node. `params` are for ro2iblnd, `options` for lnetctl."""
+    """Provides a function: pairing -> a Bed, connected by its first node. `params` are for ro2iblnd, `options` for
+    lnetctl."""
 
     def bed(pairing, params="", options="", **more):
         made = nodes(pairing, tools=("nft",), modules=lustre.filters(), **more)
@@ -101,7 +102,7 @@ def bed(nodes):  # noqa: F811
         a, b = made
         assert_ping(a, b)
         of = Bed(a, b)
-        # LNet asks a node that it does not know what it is.
+        # LNet first discovers a node that it does not know.
         of.messages(a, b, 200, 1)
         of.messages(b, a, 200, 1)
         return of
@@ -121,7 +122,7 @@ def test_retry_count(bed, pairing):
 
 @pytest.mark.parametrize("pairing", WITH_OURS[1:], ids=names)
 def test_rnr_retry_count(bed, pairing):
-    """It is the other node that comes again so often."""
+    """The peer repeats its sends as often as rnr_retry_count of this node says."""
     tunables.rnr_retry_count(bed(pairing, files=[PROFILE], profile="deaf=0"))
 
 
@@ -132,7 +133,8 @@ def test_checksum(bed, pairing):
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_ib_mtu(bed, pairing):
-    """Less than the fabric's: what both sides list, and no larger packet on the wire. What is above the port's has no effect."""
+    """An MTU below the fabric's is listed on both sides, and no larger packet is on the wire. An MTU above the port's
+    has no effect."""
     of = bed(pairing)
     a, b = of.a, of.b
     for asked, is_ in ((2048, 2048), (4096, 4096), (1024, 1024), (0, 4096)):
@@ -179,12 +181,12 @@ def test_depth(bed, pairing):
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_conns_per_peer(bed, pairing):
-    """Messages go over all connections that there are to be, and over one again when there is to be one."""
+    """Messages go over all configured connections, and over one again when one is configured."""
     of = bed(pairing)
     a, b = of.a, of.b
 
     def carried():
-        """Messages of each connection with the other node so far."""
+        """Returns the messages of each connection with the other node so far."""
         text = a.sh(f"grep '^conn={b.nid} ' {DEBUGFS}/ro2iblnd/{a.nid}")
         return [int(n) for n in re.findall(r" tx_msgs=(\d+)", text)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tunables and module parameters: what goes together, and what is refused."""
+"""Tunables and module parameters: combinations that work, and values that are refused."""
 
 import pytest
 from nodes import up
@@ -12,12 +12,12 @@ DEPTHS = (8, 32, 128, 255)
 
 @pytest.mark.parametrize("left", DEPTHS)
 def test_peer_credits_crosswise(nodes, left):
-    """The deeper side comes down to the other, whoever connects."""
+    """The side with the larger depth reduces it to the peer's, whichever side connects."""
     a, b = nodes
     for right in DEPTHS:
         up(a, peer_credits=left)
         up(b, peer_credits=right)
-        # The deeper one asks first, and is told.
+        # The side with the larger depth asks first, and gets a reject.
         one, other = (a, b) if left >= right else (b, a)
         one.traffic(other, op="mix", size=4096, count=3 * max(left, right), conc=max(left, right))
         other.traffic(one, op="mix", size=20000, count=60, conc=64)
@@ -28,7 +28,7 @@ def test_peer_credits_crosswise(nodes, left):
 
 
 def test_few_peer_credits_are_eight(nodes):
-    """As in ko2iblnd: clamped, not refused."""
+    """Too few peer_credits are clamped, not refused, as in ko2iblnd."""
     a, b = nodes
     up(a, peer_credits=1)
     up(b, peer_credits=3)
@@ -74,7 +74,7 @@ OUT_OF_RANGE = (
 
 
 def test_parameter_out_of_range(nodes):
-    """The module does not load, and one line says why."""
+    """The module does not load with a value out of range, and one line has the reason."""
     a, _b = nodes
     a.load()
     a.guest.check("rmmod ro2iblnd")
@@ -95,7 +95,7 @@ def test_parameter_out_of_range(nodes):
 
 
 def test_no_tos_as_lnetctl_of_2_16_writes_it(nodes):
-    """For an NI of which nobody said a tos: without a sign, and then the parameter counts."""
+    """If an NI has no tos, lnetctl of 2.16 writes it as an unsigned number, and the parameter counts."""
     a, b = nodes
     up(a, lnd="tos=96", peer_credits=8, tos=0xFFFFFFFF)
     up(b)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The driver on kernels as Debian ships them, unmodified: built with their headers, loaded into their images. 6.12 in
-every run, the others, and arm64, with --long."""
+"""The driver on unmodified kernels of Debian: built with their headers, loaded into their images. 6.12 runs every time,
+the others, and arm64, with --long."""
 
 import contextlib
 import os
@@ -19,12 +19,12 @@ from nodes import PATIENCE, Node, until, up
 STOCK = os.path.join(ROOT, "scripts", "stock")
 LONG = pytest.mark.long
 KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3", "6.12-arm64"))]
-# A message that goes as it is, and one whose bytes are moved by RDMA.
+# Sizes of a message that carries its data, and of one whose data goes by RDMA.
 SMALL, LARGE = 1000, 16384
 
 
 def stock(*words, timeout=1800):
-    """What scripts/stock prints at last; shown if it fails."""
+    """Returns the last line that scripts/stock prints. If it fails, the test fails with its output."""
     done = subprocess.run(
         [STOCK, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -34,7 +34,7 @@ def stock(*words, timeout=1800):
         if re.search("to be had: .*(has no|404|Release file)", reason) or "takes root" in reason:
             pytest.skip(reason)
         lines = done.stderr.splitlines()
-        # Of builds side by side, what ends them is not what is said last.
+        # If builds run in parallel, the error that ends them is not in the last lines.
         errors = [line for line in lines[:-30] if "error:" in line or "error[" in line]
         pytest.fail("\n".join([f"stock {' '.join(words)}", *errors[:10], *lines[-30:]]), pytrace=False)
     return done.stdout.splitlines()[-1]
@@ -42,7 +42,7 @@ def stock(*words, timeout=1800):
 
 @contextlib.contextmanager
 def boot_stock(series, name, **options):
-    """Two nodes on a stock kernel, with nothing loaded; their consoles are kept in logs/`name`."""
+    """Boots two nodes on a stock kernel, without modules. Their consoles are kept in logs/`name`."""
     directory = stock("fetch", series)
     built = stock("build", series)
     env = vm.stock_env(os.path.join(directory, "stock.env"))
@@ -61,7 +61,7 @@ def boot_stock(series, name, **options):
 
 @pytest.fixture(scope="module", params=KERNELS)
 def pair(request):
-    """Two nodes on a stock kernel."""
+    """Provides two nodes on a stock kernel."""
     if request.param.endswith("-arm64") and not shutil.which("qemu-system-aarch64"):
         pytest.skip(f"no QEMU for it: run STOCK={request.param} scripts/prepare packages")
     with boot_stock(request.param, f"stock-{request.param}") as nodes:
@@ -70,7 +70,7 @@ def pair(request):
 
 @contextlib.contextmanager
 def with_nis(pair):
-    """Both with an NI; afterwards all is unloaded, and nothing is left or was said."""
+    """Adds an NI to both nodes. Unloads everything afterwards: nothing may be left, and no splat may be logged."""
     if not all(n.guest.alive() for n in pair):
         pytest.fail("a guest died in an earlier test", pytrace=False)
     begin = [len(n.guest.console()) for n in pair]
@@ -92,14 +92,14 @@ def nodes(pair):
 
 
 def test_loads(nodes):
-    """Under two CPUs; out of tree and unsigned is all that the kernel has to say about it."""
+    """The module loads with two CPUs. The kernel reports only that it is out of tree and unsigned."""
     for node in nodes:
         assert node.guest.check("nproc").strip() == "2"
         assert node.guest.check("cat /proc/sys/kernel/tainted").strip() in ("4096", "12288")
 
 
 def test_table(nodes):
-    """The rows of `make demo`."""
+    """The rows of `make demo` work."""
     a, b = nodes
     for one, other in ((a, b), (b, a)):
         one.ping(other)
@@ -118,7 +118,7 @@ def test_thousand(nodes, op, size):
 
 
 def test_unplug_and_return(nodes):
-    """The device goes under traffic, from either side, and comes back."""
+    """The device of either side goes away under traffic, and comes back."""
     a, b = nodes
     a.ping(b)
     for victim, op in ((a, "get"), (b, "put")):
@@ -135,7 +135,7 @@ def test_unplug_and_return(nodes):
 
 
 def test_again(nodes):
-    """NIs deleted and added, the module unloaded and loaded, several times."""
+    """NIs are deleted and added, and the module is unloaded and loaded, several times."""
     a, b = nodes
     for _ in range(3):
         a.traffic(b, op="mix", size=LARGE, count=50)
@@ -147,13 +147,13 @@ def test_again(nodes):
 
 
 def test_ni_deleted_while_it_resolves(nodes):
-    """A peer that nobody is: its address is being resolved when the NI goes. Older kernels, such as 6.1, warn if that is
-    waited for in the wrong place (check_flush_dependency)."""
+    """An NI is deleted while the address of a missing peer is resolved. Older kernels, such as 6.1, warn if the driver
+    waits for the resolution in the wrong place (check_flush_dependency)."""
     a, _b = nodes
     for _ in range(3):
         job = a.guest.spawn(a.ctl_script("ping 10.0.0.99@o2ib timeout=20"))
         time.sleep(1)
         a.ni_del()
-        # The message is given back when the NI goes.
+        # LNet gets the message back when the NI goes.
         assert "rc=-" in job.wait(PATIENCE)[1]
         a.ni_add()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The interface of an NI is a VLAN on the adapter's: traffic, and under traffic the VLAN, or what is below it, goes and
-comes back, or the node is switched to another VLAN. On a stock kernel, for the test kernel has no VLANs."""
+"""An NI whose interface is a VLAN on the adapter's interface: traffic, and changes under traffic. The VLAN, or the
+interface below it, goes and comes back, or the node is switched to another VLAN. It runs on a stock kernel, because the
+test kernel has no VLANs."""
 
 import contextlib
 import time
@@ -13,12 +14,12 @@ from test_stock import boot_stock, with_nis
 
 VLAN = "vlan7"
 KERNELS = ["6.12", *(pytest.param(k, marks=pytest.mark.long) for k in ("5.10", "6.1", "7.3"))]
-# Seconds in which peers that were told are connected with again. Who has to find out by his transport takes 4 s and more.
+# Seconds within which informed peers are connected again. A peer that finds out by its transport takes 4 s and more.
 TOLD = 2
 
 
 class Tagged(Node):
-    """A node on a VLAN of eth0."""
+    """Node on a VLAN of eth0."""
 
     def __init__(self, guest):
         super().__init__(guest, f"10.7.0.{guest.number}")
@@ -38,7 +39,7 @@ class Tagged(Node):
 
 @pytest.fixture(scope="module", params=KERNELS)
 def pair(request):
-    """Two nodes of which each has a VLAN."""
+    """Provides two nodes, each with a VLAN."""
     with boot_stock(request.param, f"vlan-{request.param}", modules=["rdma_rxe", "8021q"]) as nodes:
         tagged = tuple(Tagged(n.guest) for n in nodes)
         for node in tagged:
@@ -53,13 +54,13 @@ def nodes(pair):
 
 
 def test_traffic(nodes):
-    """It is the VLAN's."""
+    """Traffic goes over the VLAN."""
     a, b = nodes
     before = a.packets(), b.packets()
     for size in (100, 4096, 1 << 20):
         a.traffic(b, op="mix", size=size, count=20)
         b.traffic(a, op="mix", size=size, count=20)
-    # A packet has 4 KiB of data, and each side has sent ten times 1 MiB and more.
+    # A packet has 4 KiB of data, and each node has sent ten times 1 MiB and more.
     assert all(node.packets() - was > 2500 for node, was in zip(nodes, before))
 
 
@@ -76,7 +77,7 @@ class Vlan:
 
 
 class Below:
-    """The interface below it is."""
+    """The interface below the VLAN is set down."""
 
     @staticmethod
     def away(node):
@@ -88,7 +89,7 @@ class Below:
 
 
 class Cable:
-    """The adapter's."""
+    """The adapter's cable is pulled."""
 
     @staticmethod
     def away(node):
@@ -100,7 +101,7 @@ class Cable:
 
 
 class Made:
-    """It is deleted, which waits for its peers to be told, and made anew."""
+    """The VLAN is deleted, which waits until the peers are informed, and created again."""
 
     @staticmethod
     def away(node):
@@ -140,8 +141,8 @@ def test_flap(nodes, kind, pytestconfig, record_property):
 
 
 def test_switched(nodes):
-    """One node after the other goes over to another VLAN, in which the other one is not yet, under load. The NI has its
-    address and its name all the time."""
+    """One node after the other is switched to another VLAN under load, where the peer is not yet. The NI keeps its
+    address and name all the time."""
     a, b = nodes
     a.ping(b)
     with Load(a, b) as load:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Trace points and histograms of a guest: what tracefs and debugfs tell."""
+"""Trace points and histograms of a guest, in tracefs and debugfs."""
 
 import re
 
@@ -21,7 +21,7 @@ def mount(node):
 
 
 class Tracing:
-    """Looks at events of a node while it is entered; `events` has them afterwards, each a dict with its `name`."""
+    """Recording of a node's events inside `with`. `events` has them afterwards, each as a dict with its `name`."""
 
     def __init__(self, node, *names, kb=8192):
         self.node, self.names, self.kb, self.events = node, names, kb, []
@@ -38,7 +38,7 @@ class Tracing:
         return self
 
     def look(self):
-        """All events so far."""
+        """Reads all events so far."""
         text = self.node.guest.check(f"cat {TRACEFS}/trace", 240)
         lost = re.search(r"entries-in-buffer/entries-written: (\d+)/(\d+)", text)
         assert lost and lost[1] == lost[2], f"the buffer is too small: {lost and lost[0]}"
@@ -56,12 +56,12 @@ class Tracing:
         self.node.guest.check(f"cd {TRACEFS}; echo >trace; echo 1 >buffer_size_kb")
 
     def of(self, name, **what):
-        """Events of that name with those values."""
+        """Returns the events of that name with those values."""
         return [e for e in self.events if e["name"] == name and all(e[k] == v for k, v in what.items())]
 
 
 def times(node, nid=None):
-    """The histograms of an NI: {(stage, op): {n, sum_ns, p50_ns, p99_ns, counts: {limit or None: count}}}."""
+    """Returns the histograms of an NI: {(stage, op): {n, sum_ns, p50_ns, p99_ns, counts: {limit or None: count}}}."""
     found = {}
     for line in node.guest.check(f"cat {DEBUGFS}/{nid or node.nid}.latency").splitlines():
         words = dict(word.split("=", 1) for word in line.split())
@@ -78,7 +78,7 @@ def times(node, nid=None):
                 row[word] = int(number)
         assert row["n"] == sum(row["counts"].values()), line
         assert row["p50_ns"] <= row["p99_ns"], line
-        # What took less than a limit took at least half of it, but for the first.
+        # A time below a limit is at least half of the limit, except below the first limit.
         least = sum(n * (limit // 2 if limit and limit > 512 else 0) for limit, n in row["counts"].items())
         most = sum(n * (limit or 1 << 60) for limit, n in row["counts"].items())
         assert least <= row["sum_ns"] <= most, line

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A hostile peer for the tests: it sends over RDMA, as connection request, as
- * answer to one, or as message, whatever bytes it is told to send, and tells
- * what comes back. It knows nothing of the protocol; the bytes are made by
- * wire.py.
+ * Hostile peer for the tests: it sends any bytes over RDMA, as connection
+ * request, as answer to a request, or as message, and prints what comes back.
+ * It does not know the protocol. wire.py makes the bytes.
  *
- *	evil serve		be the peer, until killed
- *	evil <command>...	have the serving one do a command, print its answer
+ *	evil serve		run as the peer, until killed
+ *	evil <command>...	run a command in the serving process, print its answer
  *
- * Answers are lines of key=value. The exit status is 0 if the command could be
- * carried out, whatever the other side thought of it.
+ * Answers are lines of key=value. The exit status is 0 if the command was
+ * carried out, whatever the victim's answer was.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -46,7 +45,7 @@ struct conn {
 	struct ibv_pd *pd;
 	struct ibv_cq *send_cq, *recv_cq;
 	struct ibv_mr *mr, *region_mr;
-	uint8_t *buf;		/* one to send from, then those to receive into */
+	uint8_t *buf;		/* one send buffer, then the receive buffers */
 	uint8_t *region;
 	size_t region_size;
 };
@@ -156,7 +155,10 @@ static void forget(struct conn *c)
 	free(c);
 }
 
-/* The next CM event of a connection within ms, or NULL; to be acknowledged */
+/*
+ * Returns the next CM event of a connection within ms, or NULL. The caller
+ * acknowledges it.
+ */
 static struct rdma_cm_event *next_event(struct conn *c, long ms)
 {
 	struct pollfd p = { .fd = c->channel->fd, .events = POLLIN };
@@ -234,7 +236,7 @@ static int address(const char *ip, const char *port, struct sockaddr_in *out)
 	return inet_pton(AF_INET, ip, &out->sin_addr) == 1 ? 0 : -1;
 }
 
-/* Wait for one expected event of address and route resolution */
+/* Waits for one expected event of address and route resolution. */
 static int resolved(struct conn *c, enum rdma_cm_event_type want)
 {
 	struct rdma_cm_event *event = next_event(c, HANDSHAKE_MS);
@@ -260,7 +262,10 @@ static struct rdma_conn_param conn_param(const uint8_t *data, long len)
 	};
 }
 
-/* Ask for a connection; what comes back is an event of it. The words are those of connect */
+/*
+ * Requests a connection, whose events are the answer. The words are those
+ * of connect.
+ */
 static int ask(struct conn *c, char **a)
 {
 	struct sockaddr_in src, dst;
@@ -289,7 +294,10 @@ static int ask(struct conn *c, char **a)
 	return 0;
 }
 
-/* connect NAME SRC SPORT DST PORT HEX RECVS MS: tells what came back within MS */
+/*
+ * connect NAME SRC SPORT DST PORT HEX RECVS MS: prints what came back
+ * within MS
+ */
 static int cmd_connect(char **a)
 {
 	struct conn *c = add(a[1]);
@@ -301,9 +309,9 @@ static int cmd_connect(char **a)
 }
 
 /*
- * again SECONDS SRC SPORT DST PORT HEX RECVS MS: for so long connect, and close
- * at once, until an attempt ends otherwise, or has no answer within MS; tells
- * how many were made
+ * again SECONDS SRC SPORT DST PORT HEX RECVS MS: connects, and closes at once,
+ * for SECONDS, until an attempt ends otherwise, or has no answer within MS.
+ * Prints the number of connections.
  */
 static int cmd_again(char **a)
 {
@@ -375,7 +383,7 @@ static int cmd_request(char **a)
 	return 0;
 }
 
-/* Accept with the private data in hex */
+/* Accepts with the private data in hex. */
 static int do_accept(struct conn *c, const char *hex, int recvs)
 {
 	struct rdma_conn_param param;
@@ -401,7 +409,7 @@ static int cmd_accept(char **a)
 	return 0;
 }
 
-/* answer NAME HEX RECVS: accept, and do not wait for what comes of it */
+/* answer NAME HEX RECVS: accepts without a wait for the result */
 static int cmd_answer(char **a)
 {
 	struct conn *c = find(a[1]);
@@ -410,8 +418,9 @@ static int cmd_answer(char **a)
 }
 
 /*
- * spoil LISTENER HEX MESSAGE RECVS MS: for so long accept whoever asks, send
- * him MESSAGE at once, and let go when he has; tells how often one asked
+ * spoil LISTENER HEX MESSAGE RECVS MS: for MS accepts each request, sends
+ * MESSAGE at once, and disconnects after the peer. Prints the number of
+ * requests.
  */
 static int cmd_spoil(char **a)
 {
@@ -484,7 +493,7 @@ static int one_wc(struct ibv_cq *cq, long ms, struct ibv_wc *wc)
 	}
 }
 
-/* send NAME COUNT HEX: the message COUNT times, one behind the other at once */
+/* send NAME COUNT HEX: sends the message COUNT times, without a pause */
 static int cmd_send(char **a)
 {
 	struct conn *c = find(a[1]);
@@ -521,7 +530,7 @@ static int cmd_send(char **a)
 	return 0;
 }
 
-/* Posts it, and tells how it ended. */
+/* Posts a work request, and prints the status of its completion. */
 static int post_one(struct conn *c, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
@@ -535,7 +544,7 @@ static int post_one(struct conn *c, struct ibv_send_wr *wr)
 	return 0;
 }
 
-/* immediate NAME: an RDMA WRITE of no byte, with immediate data */
+/* immediate NAME: RDMA WRITE of no byte, with immediate data */
 static int cmd_immediate(char **a)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM };
@@ -546,7 +555,10 @@ static int cmd_immediate(char **a)
 	return post_one(c, &wr);
 }
 
-/* invalidate NAME RKEY HEX: the message, sent so that it invalidates a region of the other side */
+/*
+ * invalidate NAME RKEY HEX: sends the message so that it invalidates a
+ * region of the victim
+ */
 static int cmd_invalidate(char **a)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_INV, .num_sge = 1 };
@@ -565,7 +577,7 @@ static int cmd_invalidate(char **a)
 	return post_one(c, &wr);
 }
 
-/* long NAME LEN: as many bytes in one message, of what the buffers have */
+/* long NAME LEN: sends LEN bytes of the buffers in one message */
 static int cmd_long(char **a)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 };
@@ -624,7 +636,7 @@ static int cmd_recv(char **a)
 	return 0;
 }
 
-/* region NAME SIZE: memory for the other side to write to, filled with 0xee */
+/* region NAME SIZE: memory for the victim to write to, filled with 0xee */
 static int cmd_region(char **a)
 {
 	struct conn *c = find(a[1]);
@@ -644,7 +656,7 @@ static int cmd_region(char **a)
 	return 0;
 }
 
-/* touched NAME: how many bytes of the region are not 0xee any more */
+/* touched NAME: number of bytes of the region that are not 0xee any more */
 static int cmd_touched(char **a)
 {
 	struct conn *c = find(a[1]);
@@ -682,7 +694,10 @@ static int cmd_close(char **a)
 	return 0;
 }
 
-/* The index of the GID of an IPv4 address, made into one; or -1 */
+/*
+ * Returns the index of the GID of an IPv4 address, which it makes a GID,
+ * or -1.
+ */
 static int gid_of(struct ibv_context *verbs, const struct sockaddr_in *addr,
 		  union ibv_gid *gid)
 {
@@ -698,10 +713,7 @@ static int gid_of(struct ibv_context *verbs, const struct sockaddr_in *addr,
 	return -1;
 }
 
-/*
- * mad SRC DST HEX: sends a management datagram from a queue pair that is nobody
- * special's
- */
+/* mad SRC DST HEX: sends a management datagram from an ordinary queue pair */
 static int cmd_mad(char **a)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_UD, .sq_sig_all = 1 };
@@ -814,7 +826,7 @@ static int local_socket(struct sockaddr_un *addr)
 	return socket(AF_UNIX, SOCK_STREAM, 0);
 }
 
-/* One command at a time, each over a connection of its own */
+/* Runs one command at a time, each over a connection of its own. */
 static int serve(void)
 {
 	static char line[MAX_LINE];

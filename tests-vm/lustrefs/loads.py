@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""I/O on the client whose data is verified, and how long any of it had to wait.
+"""Verified I/O on the client, and its longest waits.
 
-Everything that is verified is read back from the server: directly, or after the client's caches were dropped.
+All verified data is read back from the server: directly, or after the client's caches were dropped.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ MIB = 1 << 20
 STOP = "/tmp/stop"
 FSX_SIZE = 262144
 DROP_CACHES = "echo 3 >/proc/sys/vm/drop_caches"
-# fio is the same for all; a failed comparison ends it.
+# Common options of fio. A failed comparison ends it.
 FIO = (
     "fio --ioengine=libaio --verify=crc32c --verify_fatal=1 --verify_state_save=0 --end_fsync=1 --fallocate=none "
     "--output-format=json"
 )
-# A round of the prober that takes longer is a stall, in seconds: on a busy emulated machine many take a second.
+# A longer round of the prober is a stall, in seconds: on a busy emulated machine many rounds take a second.
 STALL = 2.0
 
 
 class Fio(NamedTuple):
-    """A run of fio. `verified`: bytes; `worst`: the longest that one I/O took, in seconds."""
+    """Run of fio. `verified`: bytes; `worst`: the longest I/O, in seconds."""
 
     verified: int
     worst: float
@@ -39,7 +39,7 @@ class Fio(NamedTuple):
 
 
 def parse_fio(text, status=0):
-    """What fio printed as JSON, once or more, and its exit status."""
+    """Returns a Fio from fio's exit status and its JSON, of one or more runs."""
     jobs, said, decoder = [], "", json.JSONDecoder()
     try:
         while "{" in text:
@@ -55,14 +55,15 @@ def parse_fio(text, status=0):
     spent = [0]
     for job in jobs:
         spent.append(job["read"]["lat_ns"]["max"])
-        # What only verifies tells nonsense of the writing that it did not do.
+        # A run that only verifies reports wrong times of writes that it did not do.
         if "verify_only" not in job["job options"]:
             spent += [job["write"]["lat_ns"]["max"], job["sync"]["lat_ns"].get("max", 0)]
     return Fio(sum(job["read"]["io_bytes"] for job in jobs), max(spent) / 1e9, errors)
 
 
 def fio_script(name, direct, options):
-    """A shell script that writes and verifies once, with JSON as its output; drops caches in between unless direct."""
+    """Returns a shell script that writes and verifies once, with JSON as its output. It drops caches in between unless
+    direct."""
     base = f"{FIO} --directory={MOUNT} --direct={int(direct)} --name={name} {options}"
     if direct:
         return base
@@ -70,17 +71,18 @@ def fio_script(name, direct, options):
 
 
 def fio(bed, name, direct, options, timeout=540):
-    """One run."""
+    """Runs fio once. Returns a Fio."""
     status, text = bed.client.guest.run(fio_script(name, direct, options), timeout)
     bed.client.sh(f"rm -f {MOUNT}/{name}.*")
     return parse_fio(text, status)
 
 
 class Load:
-    """Verified I/O without end and the prober, inside `with`; then what became of them.
+    """Endless verified I/O and the prober, inside `with`, and their results afterwards.
 
-    Direct I/O in small pieces at random places and in large ones in sequence, and buffered I/O in middling ones, each
-    written, then read back and compared, over and over."""
+    Direct I/O in small pieces at random places and in large pieces in sequence, and buffered I/O in medium pieces. Each
+    is written, then read back and compared, repeatedly.
+    """
 
     LOOPS = {
         "direct": (
@@ -98,10 +100,10 @@ class Load:
         return self
 
     def start(self):
-        """Without `with`, for a client that is not going to end it."""
+        """Starts the load without `with`, for a client that will not stop it."""
         client = self.bed.client
         client.sh(f"rm -rf {STOP} /tmp/fio.* /tmp/probes; mkdir -p {MOUNT}/probe")
-        # Every run's status and output, one after the other.
+        # Status and output of every run, one after the other.
         self.jobs = [
             client.guest.spawn(
                 f"while [ ! -e {STOP} ]; do ( {fio_script(name, *self.LOOPS[name])} ) >/tmp/run.{name} 2>&1; "
@@ -113,12 +115,12 @@ class Load:
         self.jobs.append(client.guest.spawn(f"chmod +x {prober}; {prober} {MOUNT}/probe 50 {STOP} >/tmp/probes"))
 
     def probes(self, last="+1"):
-        """(began, ended, what failed) of every round of the prober so far, or of the last ones."""
+        """Returns (began, ended, error) of every round of the prober so far, or of the last ones."""
         lines = (line.split() for line in self.bed.client.sh(f"tail -n {last} /tmp/probes 2>/dev/null || :").splitlines())
         return [(float(f[0]), float(f[1]), None if f[2] == "ok" else " ".join(f[2:])) for f in lines if len(f) == 4]
 
     def stop(self):
-        """Ends it, with what each has begun, and waits for nobody."""
+        """Stops the load after the current runs, without a wait for them."""
         self.bed.client.sh(f"touch {STOP}")
 
     def __exit__(self, kind, *_exc):
@@ -140,11 +142,11 @@ class Load:
         client.guest.run(f"rm -f {MOUNT}/direct.* {MOUNT}/large.* {MOUNT}/buffered.*; rm -rf {MOUNT}/probe", 120)
 
     def has_failed(self):
-        """Whether any of it went wrong so far."""
+        """Returns whether any I/O has failed so far."""
         status, _ = self.bed.client.guest.run("grep -hv ' ok 0$' /tmp/probes || grep -hE '^=== [^0]' /tmp/fio.*")
         return status == 0
 
-    # Afterwards
+    # Results
 
     @property
     def verified(self):
@@ -152,7 +154,7 @@ class Load:
 
     @property
     def worst(self):
-        """The longest that one I/O of fio took, in seconds."""
+        """Returns the longest I/O of fio, in seconds."""
         return max((run.worst for run in self.runs), default=0.0)
 
     def errors(self):
@@ -160,24 +162,24 @@ class Load:
         return [error for run in self.runs for error in run.errors] + failed
 
     def longest(self, since=0.0):
-        """The longest round of the prober that ended later than that, in seconds."""
+        """Returns the longest round of the prober that ended after `since`, in seconds."""
         return max((end - began for began, end, _ in self.rounds if end > since), default=0.0)
 
     def stalled_after(self, when):
-        """For how many seconds after that moment rounds took too long."""
+        """Returns for how many seconds after `when` rounds took too long."""
         return max((end - when for began, end, _ in self.rounds if end > when and end - began > STALL), default=0.0)
 
 
 @contextlib.contextmanager
 def calm(bed):
-    """Nobody on the client makes, looks up or removes a file, so that the server has no lock to call back; fio's data goes on
-    meanwhile. While LNet deletes an NI it gives a callback to no driver, and Lustre does not send that again: it waits for
-    minutes, and evicts the client then."""
+    """Stops all creations, lookups and removals of files on the client, so that the server has no lock to call back.
+    fio's data continues. While LNet deletes an NI it gives a callback to no driver, and Lustre does not resend it, but
+    waits for minutes and then evicts the client."""
     client = bed.client
-    # Of these one is there at a time, or none for a moment; the prober always is.
+    # At most one of these processes exists at a time. The prober always exists.
     trees = "tar sha256sum rm"
     try:
-        # Twice: the next one of a loop may just begin. Who waits for the server stops when that has answered.
+        # Twice: the next process of a loop may just start. A process that waits for the server stops after the answer.
         for _ in range(2):
             client.sh("killall -STOP prober")
             client.guest.run(f"killall -STOP {trees}")
@@ -189,7 +191,7 @@ def calm(bed):
 
 
 def fsx(bed, count, seed):
-    """fsx on a file whose size stays (of osd-wbcfs old data shows behind a truncate): errors."""
+    """Runs fsx on a file of fixed size (osd-wbcfs shows old data behind a truncate). Returns the errors."""
     path = f"{MOUNT}/fsx"
     bed.client.sh(f"dd if=/dev/zero of={path} bs=256k count=1 2>/dev/null")
     errors = []
@@ -205,14 +207,14 @@ def fsx(bed, count, seed):
 
 
 def dbench(bed, clients, seconds):
-    """(MB/s by its own account, errors)"""
+    """Returns (MB/s by dbench's own account, errors)."""
     path = f"{MOUNT}/dbench"
     status, out = bed.client.guest.run(
         f"mkdir -p {path} && dbench -D {path} -t {seconds} {clients}; rc=$?; rm -rf {path}; exit $rc", 540
     )
     rate = re.search(r"^Throughput (\S+) MB/sec", out, re.MULTILINE)
     bad = re.findall(r"^.*(?:expected|failed|ERROR|handle \d+ was not found).*$", out, re.MULTILINE)
-    # It takes the first semaphore of a system, number 0, for none.
+    # dbench takes the first semaphore of a system, number 0, for an error.
     bad = [line for line in bad if "barrier semaphore" not in line]
     if status or not rate:
         bad.append(f"dbench: status {status}: {out[-1000:]}")
@@ -220,7 +222,8 @@ def dbench(bed, clients, seconds):
 
 
 def pack(bed, files, seed):
-    """An archive like one of sources, many small files and some large, and the sums of them, for the client: bytes."""
+    """Makes an archive like one of sources, with many small files and some large ones, and its checksums, for the
+    client. Returns its bytes."""
     chance = random.Random(seed)
     sums, total = [], 0
     with tarfile.open(os.path.join(bed.client.guest.share, "tree.tar"), "w") as tar:
@@ -238,7 +241,7 @@ def pack(bed, files, seed):
 
 
 def tree(bed, files=500, seed=1):
-    """A tree, unpacked and read back. (bytes verified, errors)"""
+    """Unpacks a tree and reads it back. Returns (bytes verified, errors)."""
     total = pack(bed, files, seed)
     bed.client.sh(f"tar -C {MOUNT} -xf /share/tree.tar", 540)
     bed.drop_caches()
@@ -254,7 +257,7 @@ def tree(bed, files=500, seed=1):
 
 
 class Trees:
-    """A tree unpacked, read back from the server and removed, over and over, inside `with`."""
+    """Loop that unpacks a tree, reads it back from the server and removes it, inside `with`."""
 
     STOP, LOG = "/tmp/stop.trees", "/tmp/trees"
 
@@ -266,7 +269,7 @@ class Trees:
     def __enter__(self):
         client = self.bed.client
         client.sh(f"rm -f {self.STOP} {self.LOG}")
-        # A line for each round: how many were right, and what else there was to say.
+        # A line for each round: the number of good files, and other output.
         self.job = client.guest.spawn(
             f"while [ ! -e {self.STOP} ]; do ( tar -C {MOUNT} -xf /share/tree.tar && sync && {DROP_CACHES} && cd {MOUNT} && "
             f"sha256sum -c /share/tree.sums && cd / && rm -r {MOUNT}/tree ) >/tmp/tree.log 2>&1; "
@@ -281,7 +284,7 @@ class Trees:
         return any(not line.startswith(f"0 {self.files}") for line in self.lines())
 
     def stop(self):
-        """Ends it after this round, and does not wait for that."""
+        """Stops the loop after this round, without a wait."""
         self.bed.client.sh(f"touch {self.STOP}")
 
     def __exit__(self, kind, *_exc):

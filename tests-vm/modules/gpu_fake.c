@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Something that passes for nvidia-fs with a GPU, for tests on devices made of
- * software.
+ * Stand-in for nvidia-fs with a GPU, for tests on software devices.
  *
- * Its memory is a set of pages, each with another page that stands for it, as it
- * is with nvidia-fs. Only those are ever given away; a device finds the memory at
- * the addresses that are told when they are mapped. What stands one behind the
- * other does not lie so, and what is in the pages that only stand for memory is
- * looked at when they come back: who reads or writes them by the CPU, has them
- * mapped by somebody else, or takes neighbours for neighbours, moves wrong data.
+ * Its memory is a set of pages. As with nvidia-fs, each has another page that
+ * stands for it, and only these stand-in pages are given away. A device finds
+ * the memory at the addresses that the map call returns. Consecutive pages are
+ * not consecutive there, and the content of the stand-in pages is checked when
+ * they come back. A driver that reads or writes them by the CPU, has another
+ * provider map them, or merges neighbours moves wrong data.
  *
- * Write to debugfs gpu_fake/ctl: "register", "unregister", which waits until
- * nothing is mapped, or "fail N": the N-th mapping from now on fails; "fail -N":
- * every N-th, until "fail 0"; or "distance DEVICE N": so far is that device, by
- * the name of who does its DMA, from the GPU; of others that is not known.
- * gpu_fake/stats tells what happened.
+ * Write to debugfs gpu_fake/ctl: "register"; "unregister", which waits until
+ * nothing is mapped; "fail N": the N-th mapping from now on fails; "fail -N":
+ * every N-th fails, until "fail 0"; "distance DEVICE N": the distance of that
+ * device, by the name of the device that does its DMA, from the GPU. The
+ * distance of other devices is unknown. gpu_fake/stats has the counters.
  */
 #include <linux/bitmap.h>
 #include <linux/debugfs.h>
@@ -39,7 +38,10 @@
 #include <lnet/lib-lnet.h>
 #include <lnet/lnet_rdma.h>
 #if __has_include("lnet/lnet_gds.h")
-/* LNet 2.16: what nvidia-fs has, and what it answers, which stands in a C file there */
+/*
+ * LNet 2.16: nvidia-fs's structures, and its answers, which are in a C
+ * file there
+ */
 #include <lnet/lnet_gds.h>
 #define NVFS_IO_ERR	-1
 #define NVFS_CPU_REQ	-2
@@ -51,12 +53,12 @@
 
 #include "gpu_fake.h"
 
-/* Pages that stand one behind the other */
+/* Consecutive pages */
 #define BLOCK_ORDER	4
 #define BLOCK		BIT(BLOCK_ORDER)
-/* In the pages that only stand for memory */
+/* Content of the stand-in pages */
 #define STAND_IN	0x5d
-/* The number of the GPU; not one that somebody could have made up */
+/* Number of the GPU, which a driver cannot guess */
 #define GPU_INDEX	3
 #define DEVICES		4
 
@@ -65,7 +67,7 @@ module_param(pages, uint, 0444);
 MODULE_PARM_DESC(pages, "size of the memory");
 
 struct fake_page {
-	struct page *page;		/* given away */
+	struct page *page;		/* stand-in page */
 	void *data;			/* the memory */
 	atomic_t mapped;
 };
@@ -74,7 +76,7 @@ static struct fake_page *all;
 static struct xarray numbers = XARRAY_INIT(numbers, 0);	/* by page frame */
 static unsigned long *taken;
 static DEFINE_SPINLOCK(taken_lock);
-static struct xarray lists;		/* what is mapped: direction and length */
+static struct xarray lists;		/* mapped lists: direction and length */
 static struct dentry *dir;
 static DEFINE_MUTEX(ctl_mutex);
 static bool registered;
@@ -138,7 +140,7 @@ static int fake_map(struct device *dev, struct scatterlist *sgl, int nents,
 	if (xa_err(xa_store_bh(&lists, (unsigned long)sgl, mapped_as(nents, dma),
 			       GFP_NOFS)))
 		return NVFS_IO_ERR;
-	/* A device made of software takes the address for the CPU. */
+	/* A software device takes the address for the CPU. */
 	for_each_sg(sgl, sg, nents, i) {
 		struct fake_page *fake = fake_of(sg_page(sg));
 
@@ -374,7 +376,7 @@ static void fake_free_memory(void)
 		if (all[i].page)
 			__free_pages(all[i].page, BLOCK_ORDER);
 		if (all[i].data)
-			/* The last of its block. */
+			/* The last page of its block. */
 			free_pages((unsigned long)all[i + BLOCK - 1].data, BLOCK_ORDER);
 	}
 	xa_destroy(&numbers);
@@ -401,7 +403,7 @@ static int fake_alloc_block(unsigned int at)
 		struct fake_page *fake = &all[at + i];
 
 		fake->page = page + i;
-		/* The other way round: neighbours are none. */
+		/* Reverse order: neighbours are not consecutive. */
 		fake->data = (void *)data + (BLOCK - 1 - i) * PAGE_SIZE;
 	}
 	for (i = 0; i < BLOCK; i++)
