@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-# ro2iblnd: an LNet network driver for RDMA networks. `make help` lists the
-# targets. Kbuild holds the build itself; this file finds the kernel and tools.
+# ro2iblnd: an LNet network driver for RDMA networks. `make help` lists the targets. Kbuild has the build itself; this
+# file finds the kernel and the tools.
 
-# The module's name is said on the command line. In an environment NAME is anybody's.
+# The module's name is set on the command line. A NAME in the environment may belong to another program.
 ifeq ($(origin NAME),environment)
 override NAME :=
 unexport NAME
 endif
 
-# For stock kernels Lustre builds as it is.
+# Lustre builds for stock kernels without changes.
 ifneq ($(filter test-lustre test-lustre-fs soak-lustre-fs bench-lustre lustre-module,$(MAKECMDGOALS)),)
 export KERNEL_FLAVOR ?= stock
 endif
 
-# KDIR, RUSTC, BINDGEN, LLVM... of the tree that scripts/prepare made, unless
-# given on the command line.
+# KDIR, RUSTC, BINDGEN, LLVM... of the tree that scripts/prepare built, unless the command line sets them.
 define newline
 
 
@@ -23,13 +22,14 @@ ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages r
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
-# The tree, but for what is built, into a folder of it. What went meanwhile (24) was a compiler's, beside us.
+# Copies the tree without build products. rsync exits with 24 if files vanished meanwhile: a compiler that runs at the
+# same time deletes its temporary files.
 copy = rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ $(1)/ || [ $$? = 24 ]
 RUSTFMT ?= rustfmt
 
-# The module is built here, or out of the source tree with OUT=/path or O=/path,
-# which must not reach the kernel's Makefile: there it is the kernel's own tree.
-# That is MO= there, which kernels from 6.13 on know; older ones pass over it.
+# The module is built here, or outside the source tree with OUT=/path or O=/path. O must not reach the kernel's
+# Makefile, which takes O for the kernel's own build tree. OUT becomes the kernel's MO=, which kernels from 6.13 on know
+# and older kernels ignore.
 OUT ?= $(O)
 MAKEOVERRIDES := $(filter-out O=%,$(MAKEOVERRIDES))
 unexport O
@@ -49,7 +49,7 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
 
 export LIBCLANG_PATH
-# core and the crates of the compiler itself are the same for many builds.
+# core and the crates of the compiler are the same for many builds.
 export RO2IB_RUST_CACHE ?= $(if $(CACHE),$(CACHE)/rust)
 
 modules:
@@ -57,11 +57,11 @@ modules:
 	+$(kmake) modules
 	@ls $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko
 
-# Single files of it, as Kbuild takes them.
+# Single files of the module, as Kbuild takes them.
 only:
 	+$(kmake) $(GOALS)
 
-# Changes how code is generated, hence in a copy: never load what this builds.
+# clippy changes code generation, hence the copy: never load a module from there.
 clippy:
 	@mkdir -p .clippy
 	@$(call copy,.clippy)
@@ -75,11 +75,11 @@ fmt-check:
 doc: modules
 	RUSTDOC=$(RUSTDOC) scripts/rustdoc $(or $(OUT),.) $(or $(OUT),.)/doc
 
-# For editors. They want a rust-analyzer as new as the rustc, and rust-src.
+# Files for editors, which need a rust-analyzer as new as the rustc, and rust-src.
 rust-analyzer: modules
 	RUSTC=$(RUSTC) scripts/rust-analyzer $(or $(OUT),.)
 
-# These two prepare what is missing, and build, by themselves.
+# These two targets install what is missing and build the modules themselves.
 demo:
 	@scripts/demo
 
@@ -89,11 +89,11 @@ test:
 test-long:
 	@scripts/test --long
 
-# The demo where there is nothing yet: new root file systems of Debian 12 and 13.
+# The demo on a machine that has nothing yet: in new root file systems of Debian 12 and 13.
 test-fresh:
 	@scripts/test-fresh
 
-# Real LNet needs the module built against it, hence in a copy.
+# Real LNet needs a module that is built against it, hence the copy.
 lustre-module:
 	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
 	@mkdir -p .lustre
@@ -102,19 +102,19 @@ lustre-module:
 
 with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(PYTHON) -B
 
-# PEER=/path/to/another/tree is what nodes with ko2iblnd have: an older Lustre, for
-# another stock kernel. TESTS='-k cksum' runs a part; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
+# PEER=/path/to/another/tree is the tree of the nodes with ko2iblnd: an older Lustre, for another stock kernel.
+# TESTS='-k cksum' runs some of the tests; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
 		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tunables.py tests-vm/test_lustre_scale.py \
 		tests-vm/test_lustre_failover.py tests-vm/test_lustre_sanity.py) $(TESTS)
 
-# A file system over it. WITH=both: beside ko2iblnd.
+# A file system over real LNet. WITH=both: also over ko2iblnd.
 test-lustre-fs: lustre-module
 	@scripts/prepare fs
 	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py tests-vm/test_lustre_fs_rails.py $(TESTS)
 
-# The same for long, under faults from a seed: TESTS='--seconds 600 --seed 7'; --long: an hour.
+# A soak test of the file system, under faults from a seed: TESTS='--seconds 600 --seed 7'; --long: an hour.
 soak-lustre-fs: lustre-module
 	@scripts/prepare fs
 	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs -s tests-vm/test_lustre_soak.py $(TESTS)
@@ -122,13 +122,14 @@ soak-lustre-fs: lustre-module
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
 
-# The KUnit suites over our own kernel crate, for a kernel that has one, hence in a copy.
+# The KUnit suites with the driver's own kernel crate, for a kernel that has a crate itself, hence the copy.
 own-crate:
 	@mkdir -p .own
 	@$(call copy,.own)
 	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 $(if $(GOALS),only,modules)
 
-# The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
+# Tests on the kernel with all checks (KASAN, lockdep, ...), hence the copy. debug-tests selects the tests that free the
+# most memory.
 debug-tests = close_under_load or read_meanwhile or completion_errors or calls_fail or unplug or kmemleak \
 	or bounce
 test-debug:
@@ -140,7 +141,7 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py tests-vm/test_dma.py
 
-# The kernel that looks for data races, in the Rust half, too.
+# Tests on the kernel that finds data races, in Rust code, too.
 test-kcsan:
 	@mkdir -p .kcsan
 	@$(call copy,.kcsan)
@@ -150,13 +151,13 @@ test-kcsan:
 		tests-vm/test_races.py tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py \
 		tests-vm/test_links.py tests-vm/test_faults_close.py tests-vm/test_faults_device.py $(TESTS)
 
-# Nothing is noted in histograms, nothing said to LNet's debug log: to measure what that costs.
+# Builds without histograms, and without lines for LNet's debug log, to measure what these cost.
 no-times no-dk:
 	@mkdir -p .$(subst -,,$@)
 	@$(call copy,.$(subst -,,$@))
 	+$(MAKE) --no-print-directory -C .$(subst -,,$@) $(if $(filter no-dk,$@),NO_DK=1,NO_TIMES=1) modules
 
-# Instructions per message, counted: BENCH='--help'.
+# Counts the instructions per message: BENCH='--help'.
 bench: modules
 	RO2IBLND_MODULES=$(abspath $(or $(OUT),.)) $(PYTHON) -B scripts/bench $(BENCH)
 
@@ -164,7 +165,7 @@ bench: modules
 deb rpm:
 	@scripts/package $@
 
-# With LUSTRE=path, a tree built for the stock kernel; else with lnet_lite.
+# With LUSTRE=path, a tree built for the stock kernel; otherwise with lnet_lite.
 test-packages:
 	@scripts/test-packages $(if $(LUSTRE),$(abspath $(LUSTRE)))
 
@@ -174,27 +175,28 @@ ro2ibtop:
 	$(CARGO) build --release --locked --target-dir .ro2ibtop --manifest-path scripts/ro2ibtop/Cargo.toml
 	@ls .ro2ibtop/release/ro2ibtop
 
-# The whole driver on the host, simulated: a minute's worth, or SEEDS=. No kernel.
-# FROM=n begins with another seed; SEED=n runs one, and tells what happened.
+# Simulation of the whole driver on the host, for a minute or SEEDS= seeds. It needs no kernel. FROM=n begins with
+# another seed; SEED=n runs one seed and prints what happened.
 sim:
 	@scripts/sim $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS))
 
 sim-long:
 	@scripts/sim --long $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS)) $(if $(HOURS),--hours $(HOURS))
 
-# Old defects put back: does it find them?
+# Puts old defects back, and checks that the simulation finds them.
 sim-defects:
 	@scripts/sim-defects $(DEFECTS)
 
-# A hundred small changes of the driver, drawn by a seed: does it notice them? DRAW= for another number.
+# Makes a hundred small changes of the driver, drawn from a seed, and checks that the simulation finds them. DRAW= sets
+# another number.
 sim-mutants:
 	@scripts/sim-mutants --draw $(or $(DRAW),100)
 
-# Coverage-guided fuzzing: a minute, or SECONDS=; TARGETS=decode: one of them.
+# Coverage-guided fuzzing, for a minute or SECONDS=; TARGETS=decode: one target.
 fuzz:
 	@scripts/fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
-# The pictures in the documentation: so wide that no verdict is cut.
+# Pictures for the documentation, wide enough that no verdict is cut.
 screenshot: ro2ibtop
 	draw() { \
 		.ro2ibtop/release/ro2ibtop --svg --width $$2 $$3 --snapshot scripts/ro2ibtop/tests/guest/$$1.txt \
@@ -202,14 +204,14 @@ screenshot: ro2ibtop
 	}; \
 	draw healthy 150 && draw slow-peer 170 && draw dead-peer 195 && draw ended 150 --events
 
-# By hand, without DKMS. DESTDIR= for another root.
+# Installs without DKMS. DESTDIR= sets another root.
 release = $(shell cat $(KDIR)/include/config/kernel.release)
 install:
 	install -D -m 644 $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko \
 		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
-	# With what it calls.
+	# Programs that ro2iblnd-switch and ro2ib-report call.
 	for file in preflight lnet-find kernel-crate rust-flags module-symbols; do install -D -m 755 scripts/$$file \
 		$(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
 	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
@@ -218,7 +220,7 @@ install:
 	for page in scripts/packaging/man/*; do \
 		case $$page in */ro2ibtop.1) [ -e .ro2ibtop/release/ro2ibtop ] || continue ;; esac; \
 		install -D -m 644 $$page $(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
-	# An image has a list of its modules, what is only to be packed has none.
+	# The root of a system has modules.dep; a DESTDIR that is only packed has no such list.
 	if [ -z "$(DESTDIR)" ] || [ -e "$(DESTDIR)/lib/modules/$(release)/modules.dep" ]; then \
 		depmod $(if $(DESTDIR),-b $(DESTDIR)) -a $(release); fi
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-# Shared by prepare and stock (sourced, bash): packages of Debian suites that
-# this machine does not use, fetched and verified by an apt with a state of its
-# own, so that nothing of the machine changes and no root is needed; and running
-# long commands. lib.sh must have been sourced.
+# Library of prepare and stock (sourced, bash): fetches packages of Debian suites that this machine does not use,
+# verified by an apt with its own state, so that nothing on the machine changes and no root is needed. It also runs long
+# commands. lib.sh must have been sourced.
 # shellcheck shell=bash
 
-# Run a long command with its output in a log (of $LOGS, else of the cache); tell
-# every 30 s how far it is.
-# It gets a process group of its own, so that all of it can be stopped, and it
-# inherits the lock, so that what survives all the same keeps others out.
+# Runs a long command with its output in a log (in $LOGS, otherwise in the cache), and reports its progress every 30 s.
+# The command gets a process group of its own, so that all its processes can be stopped. The command inherits the lock,
+# so that a process that survives still keeps others out.
 long() {
 	local name=$1 log=${LOGS:-$CACHE/log}/$1.log start=$SECONDS pid last
 	shift
@@ -35,14 +33,13 @@ long() {
 	say "  $name: done in $((SECONDS - start)) s"
 }
 
-# mmdebstrap hands descriptors to dash, which knows those below 10 only: the locks
-# must not push it beyond.
+# mmdebstrap passes descriptors to dash, which knows only those below 10: the locks must not push them higher.
 make_rootfs() { # options of mmdebstrap
 	mmdebstrap --mode=root --variant=minbase --dpkgopt=force-unsafe-io \
 		--keyring=/usr/share/keyrings/debian-archive-keyring.gpg "$@" 6>&- 7>&- 8>&- 9>&-
 }
 
-# One at a time in each place that is written, whatever else is prepared.
+# Locks a folder: one process at a time writes it, whatever step runs.
 lock() { # name, descriptor
 	local fd=${2:-9}
 	mkdir -p "$CACHE"
@@ -53,8 +50,8 @@ lock() { # name, descriptor
 	fi
 }
 
-# The machine's own configuration of apt, for its proxies and the like, but
-# without its hooks: some delete what another apt has just downloaded.
+# Writes the machine's own configuration of apt, for its proxies and the like, but without its hooks: some of them
+# delete what another apt has just downloaded.
 apt_configuration() { # directory
 	local file
 	rm -rf "$1/conf.d"
@@ -72,18 +69,18 @@ apt_configuration() { # directory
 	echo "Dir::Etc::parts \"$1/conf.d\";" >"$1/apt.conf"
 }
 
-# The mirrors that this machine's own apt uses, the Debian archive's first.
+# Mirrors that this machine's own apt uses, the Debian archive's first.
 mirrors() {
 	# shellcheck disable=SC2016  # these are apt's variables
 	apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
 		sed -n 's/^Debian|Debian|//p'
-	# Without lists apt does not know whose a mirror is; the signature tells.
+	# Without lists apt does not know which archive a mirror has; the signature tells.
 	apt-get update --print-uris 2>/dev/null | sed -n "s#^'\(.*/\)dists/[^ ]*/InRelease'.*#\1#p"
 }
 
-# Read a suite's list of packages. Then apt_in "$suite" runs an apt tool on it.
-# Of SUITE-arm64 packages are for arm64, if they do not ask for NAME:amd64.
-# Fails, quietly, where no mirror has the suite; suite_error tells why.
+# Reads a suite's list of packages. Then apt_in "$suite" runs an apt tool on it. Packages of SUITE-arm64 are for arm64,
+# unless they are named as NAME:amd64. The function fails without output if no mirror has the suite; suite_error prints
+# why.
 suite_lists() { # suite
 	local apt=$CACHE/apt/$1 mirror
 	mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial"
@@ -119,7 +116,7 @@ apt_in() { # suite, get or cache, arguments
 		-o APT::Architecture="$arch" -o APT::Architectures="$(printf '%s\n' "$arch" amd64 | uniq | paste -sd,)" "$@"
 }
 
-# Download packages of a suite and unpack them into a directory.
+# Downloads packages of a suite and unpacks them into a directory.
 unpack_packages() { # suite, directory, package...
 	local suite=$1 dir=$2 tmp deb
 	shift 2

@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0
-# Shared by prepare, stock, env and preflight (sourced, bash): where things are
-# kept, which tools build the kernels and the module, and the name of the tree
-# they give. Everything may be overridden from the environment.
+# Library of prepare, stock, env and preflight (sourced, bash). It defines the folders of the cache, the tools that
+# build the kernels and the module, and the name of the built tree. The environment may override everything.
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the variables are for the scripts that source this
 
-# What tools print is read by these scripts.
+# The scripts parse the output of tools.
 export LC_ALL=C
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${RO2IBLND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ro2iblnd}
-# Of this clone alone: cargo knows what it made by its place inside of a clone, and by the age of
-# the sources, so it would take another clone's for this one's.
+# Each clone has its own folder: cargo identifies build products by their path inside the clone and by the age of the
+# sources, so it would mistake the products of another clone for those of this clone.
 CARGO_CACHE=$CACHE/cargo/$(dirname "$here" | sha256sum | cut -c1-12)
 
-# Kernel series known to work, best first.
+# Kernel series that are known to work, the best first.
 KERNEL_SERIES=${KERNEL_SERIES:-"7.3 7.2"}
 KERNEL_FLAVOR=${KERNEL_FLAVOR:-plain}
-# What tests are run by, and looked through: of the distribution, or in an environment of their own.
+# Modules that run and check the tests: of the distribution, or in a virtual environment.
 TEST_MODULES="pytest, xdist, pyflakes"
 BINDGEN_VERSIONS="0.73.0 0.72.1 0.71.1"
 
-# What the environment asks for; choose_tools may be called more than once.
+# Values from the environment, saved because choose_tools may be called more than once.
 declare -A given
 for v in RUSTC RUSTFMT RUSTDOC CLIPPY_DRIVER CARGO LLVM LIBCLANG_PATH BINDGEN; do
 	given[$v]=${!v:-}
 done
 
-# prepare calls this again when it has installed packages.
+# Chooses all tools. prepare calls it again after it has installed packages.
 choose_tools() {
 	choose_rustc
 	RUSTFMT=${given[RUSTFMT]:-$(rust_tool rustfmt)}
@@ -38,15 +37,14 @@ choose_tools() {
 	choose_bindgen
 }
 
-# The distribution's own rustc, not the first on PATH: the kernel's crates load
-# only into the identical compiler, and only it is sure to have the sources of
-# core to match.
+# Chooses the distribution's own rustc, not the first rustc on PATH: the kernel's crates load only into the identical
+# compiler, and only the distribution's rustc is sure to have matching sources of core.
 choose_rustc() {
 	RUSTC=${given[RUSTC]:-/usr/bin/rustc}
 	[ -x "$RUSTC" ] || RUSTC=$(command -v rustc || echo rustc)
 }
 
-rust_tool() { # next to rustc, so that it is of the same build
+rust_tool() { # in the folder of rustc, so that it is of the same build
 	local tool
 	tool=$(dirname "$(command -v "$RUSTC" || echo "$RUSTC")")/$1
 	if [ -x "$tool" ]; then echo "$tool"; else echo "$1"; fi
@@ -54,8 +52,8 @@ rust_tool() { # next to rustc, so that it is of the same build
 
 has_libclang() { compgen -G "$1/libclang*.so*" >/dev/null; }
 
-# LLVM suffix as Kbuild wants it: "-19", or "1" for tools without a suffix.
-# bindgen needs no more of it than libclang, which may be there alone.
+# Sets the LLVM suffix as Kbuild wants it: "-19", or "1" for tools without a suffix. bindgen needs only libclang, which
+# may be installed without the rest of LLVM.
 choose_llvm() {
 	local v
 	LLVM=${given[LLVM]:-}
@@ -93,7 +91,7 @@ new_enough_bindgen() {
 		[ "$(printf '%s\n' "$BINDGEN_OLDEST" "$have" | sort -V | head -n 1)" = "$BINDGEN_OLDEST" ]
 }
 
-# What prepare made comes first, so that one machine keeps to one bindgen.
+# A bindgen that prepare built comes first, so that a machine always uses the same bindgen.
 choose_bindgen() {
 	local v
 	BINDGEN=${given[BINDGEN]:-}
@@ -114,8 +112,8 @@ die() {
 	exit 1
 }
 
-# The kernel source: $KERNEL_SRC if it is a tree, else what prepare unpacked.
-# (A tarball in KERNEL_SRC is unpacked by prepare under its own hash.)
+# Prints the kernel source: $KERNEL_SRC if that is a tree, otherwise what prepare unpacked. (prepare unpacks a tarball
+# in KERNEL_SRC under a name with the tarball's hash.)
 kernel_source() {
 	local s
 	if [ -n "${KERNEL_SRC:-}" ]; then
@@ -145,7 +143,7 @@ kernel_fragments() {
 	esac
 }
 
-# One built tree per source, configuration and toolchain.
+# Prints the folder of the built tree: each source, configuration and toolchain has its own.
 kernel_build_dir() {
 	local src key fragments
 	src=$(kernel_source) || return 1
@@ -153,7 +151,7 @@ kernel_build_dir() {
 	key=$({
 		echo "$src"
 		cat "$src/Makefile"
-		# A tag is no reason to build it again.
+		# A change of the licence tag does not require another build.
 		grep -hv '^# SPDX-' "${fragments[@]}"
 		"$RUSTC" --version
 		"$CLANG" --version
@@ -166,7 +164,7 @@ kernel_build_dir() {
 STOCK_SERIES="5.10 6.1 6.12 7.3 6.12-arm64"
 STOCK_GIVEN=${STOCK:-}
 
-release_of() { # suite: its number; 99 for one that is not known
+release_of() { # suite: its number; 99 for a suite that is not known
 	case $1 in
 	bullseye*) echo 11 ;;
 	bookworm*) echo 12 ;;
@@ -181,9 +179,8 @@ own_release() { # 0: not Debian
 	(. /etc/os-release && [ "$ID" = debian ] && echo "${VERSION_ID:-14}") || echo 0
 }
 
-# What a release of Debian has to build the module with. bookworm's plain rustc is
-# too old; rustc-web is the one that follows the browsers, with the sources of
-# core to match. bindgen is fetched apart: its package wants all of clang.
+# Packages that a release of Debian needs to build the module. bookworm's plain rustc is too old; rustc-web follows the
+# browsers and has matching sources of core. bindgen is fetched apart because its package depends on all of clang.
 build_packages() { # release, architecture of the kernel (amd64)
 	local rust="rustc rust-src cargo" cross=
 	[ "$1" != 12 ] || rust="rustc-web rust-web-src cargo-web"
@@ -191,15 +188,15 @@ build_packages() { # release, architecture of the kernel (amd64)
 	echo "make gcc libc6-dev libclang1-19 pahole kmod rsync ca-certificates python3 $rust${cross:+ $cross}"
 }
 
-# What guests are made of, on this machine.
+# Packages that guests are made of, on this machine.
 guest_packages() { # architecture of the kernel (amd64)
 	local qemu=qemu-system-x86
 	[ "${1:-amd64}" != arm64 ] || qemu="$qemu qemu-system-arm"
 	echo "$qemu busybox-static iproute2 xz-utils zstd debian-archive-keyring"
 }
 
-# A kernel for arm64 is asked for as 6.12-arm64; so is what this needs of a suite,
-# its packages or a root file system to build in, as in trixie-arm64.
+# Architecture of a series or suite. "6.12-arm64" is the kernel for arm64; "trixie-arm64" is the suite with the packages
+# or the root file system for it.
 arch_of() { # series or suite
 	case $1 in
 	*-arm64) echo arm64 ;;
@@ -207,8 +204,8 @@ arch_of() { # series or suite
 	esac
 }
 
-# Suites that have a series, the one to prefer on this machine first. A suite may
-# be asked for by name, as in 6.12-trixie, or 6.12-trixie-arm64.
+# Suites that have a series, the preferred suite for this machine first. A series may name its suite, as in 6.12-trixie,
+# or 6.12-trixie-arm64.
 stock_suites() { # series
 	local series=${1%-arm64}
 	case $series in
@@ -216,7 +213,7 @@ stock_suites() { # series
 	5.10) echo bullseye ;;
 	6.1) echo bookworm ;;
 	6.12)
-		# That for arm64 is built in a root file system on Debian 12 anyway.
+		# The kernel for arm64 is built in a root file system on Debian 12 in any case.
 		[ "$(own_release)" -ge 13 ] || [ "$series" != "$1" ] || echo bookworm-backports
 		echo trixie
 		;;
@@ -225,12 +222,12 @@ stock_suites() { # series
 	esac
 }
 
-# Headers hold programs that want the C library of their release, or a later one.
+# Headers contain programs that need the C library of their release, or a later one.
 built_here() { # suite
 	[ "$(release_of "$1")" -le "$(own_release)" ]
 }
 
-stock_dir() { # series: the unpacked packages of the newest release that is here
+stock_dir() { # series: the unpacked packages of the newest release in the cache
 	local suite found suites arch
 	suites=$(stock_suites "$1")
 	arch=$(arch_of "$1")
@@ -244,8 +241,7 @@ stock_dir() { # series: the unpacked packages of the newest release that is here
 	return 1
 }
 
-# The one that is taken where none is asked for: where 6.12 could not be had, but
-# the release's own could, that.
+# Default series. On Debian 12 it is the release's own 6.1 if 6.12 was not fetched and 6.1 was.
 if [ -n "$STOCK_GIVEN" ]; then
 	STOCK=$STOCK_GIVEN
 elif [ "$(own_release)" = 12 ] && ! stock_dir 6.12 >/dev/null && stock_dir 6.1 >/dev/null; then
