@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Finds files that call each other in a circle through the methods of one type.
+"""Search for files that call each other in a circle through the methods of one type.
 
-Imports do not show that an `impl` is spread over several files whose methods call each other. For each
-type with inherent methods in two or more files, `circles()` draws an arrow from the file of a caller to
-the file of the method that it calls on `self`, `this`, or a variable named like the type.
+Imports do not show that an `impl` is spread over several files whose methods call each other. For each type with
+inherent methods in two or more files, `circles()` draws an arrow from the file of a caller to the file of the method
+that it calls on `self`, `this`, or a variable named like the type.
 """
 
 import collections

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The part of the demo that runs guests; see scripts/demo.
+"""Part of the demo that runs guests; see scripts/demo.
 
 Usage: demo.py LOGS [SECONDS that the rest took]
 """
@@ -41,11 +41,11 @@ TABLE = [
 
 
 class Wrong(Exception):
-    """What does not fit."""
+    """Error of a check of the demo."""
 
 
 def credits(node):
-    """Of each connection of a node: its name and its flow control counters."""
+    """Returns the name and the flow control counters of each connection of a node."""
     text = node.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*")
     wanted = ("conn", "role", "depth", "credits", "outstanding", "reserved", "tx_msgs", "rx_msgs", "wrs")
     found = []
@@ -67,7 +67,7 @@ def show_credits(when, nodes):
 
 
 def whole(conn):
-    """All credits of a connection accounted for: in hand, or to be returned by the other side."""
+    """Returns whether all credits of a connection are accounted for: available, or to be returned by the other side."""
     return int(conn["credits"]) <= int(conn["depth"]) and int(conn["reserved"]) == int(conn["depth"])
 
 

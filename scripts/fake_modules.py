@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Small object files that modprobe, modinfo, depmod and nm take for kernel modules.
+"""Small object files that modprobe, modinfo, depmod and nm treat as kernel modules.
 
-For the tests of the scripts only: nothing in them could run.
+They are for the tests of the scripts only, and contain no code.
 """
 
 import os
@@ -11,7 +11,7 @@ KERNEL = "6.12.1-test"
 
 
 def module(path, *, exports=None, imports=None, crc_form="section", **info):
-    """Write a module. exports and imports: symbol -> CRC; info: what modinfo shows."""
+    """Writes a module. exports and imports: symbol -> CRC; info: fields that modinfo shows."""
     info.setdefault("name", os.path.basename(path).split(".")[0])
     info.setdefault("vermagic", f"{KERNEL} SMP mod_unload modversions ")
     info.setdefault("license", "GPL")
@@ -41,7 +41,7 @@ def module(path, *, exports=None, imports=None, crc_form="section", **info):
 
 
 def depmod(root, kernel=KERNEL):
-    """As an installation does it."""
+    """Runs depmod, as an installation does."""
     tree = root / "lib/modules" / kernel
     tree.mkdir(parents=True, exist_ok=True)
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Measures how far the prose of the tree is from the style rules in CONTRIBUTING.md.
+"""Counts of the places where the prose of the tree does not follow the style rules in CONTRIBUTING.md.
 
 For each room (a folder of the tree) `measure()` counts:
 
@@ -21,13 +21,13 @@ PHRASES = re.compile(
     r"\b(?:people|nobody|somebody|anybody|whoever|anew|but for|for want of|to be had|(?:is|are|was|were) (?:said|told|had))\b",
     re.IGNORECASE,
 )
-# Words that end in "s" like a verb and are none.
+# Words that end in "s" like a verb but are not verbs.
 NO_VERB = r"This|Its|Whether|As|Is|Has|Was|Less|Always|Perhaps|Does|Bytes|Milliseconds|Nanoseconds|Seconds|Places"
 VERB = re.compile(rf"(?!(?:{NO_VERB})\b)[A-Z][a-z]+s\b")
 FUNCTION = re.compile(r'^\s*(?:pub(?:\([a-z: ]+\))? )?(?:const )?(?:unsafe )?(?:extern "C" )?fn \w')
 C_LIKE = (".rs", ".c", ".h")
-# Files with prose: these endings, and scripts, whose names have none. The style is not asked of the licence,
-# nor of the patterns above.
+# Files with prose: files with these endings, and scripts, whose names have no ending. The style rules apply neither to
+# the licence nor to the patterns above.
 PROSE = (*C_LIKE, ".py", ".md", ".sh")
 EXEMPT = ("COPYING", "scripts/prose.py", "scripts/test_audit.py", "CONTRIBUTING.md")
 
@@ -105,7 +105,7 @@ def places(path, text):
             if not VERB.match(words):
                 yield "docs", number, words[:80]
     for number, line in enumerate(text.split("\n"), 1):
-        # A tab is as wide as the kernel's.
+        # A tab has 8 columns, as in the kernel.
         if len(line.expandtabs(8)) > COLUMNS and not (path.endswith(".md") and line.startswith("|")):
             yield "long", number, line.strip()[:80]
 

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Every test of the project, part by part; see scripts/test.
+"""All tests of the project, in parts; see scripts/test.
 
 host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
 sim     the whole driver on the host, simulated: a million worlds
-fuzz    coverage-guided fuzzing, some seconds of it, the same each time
+fuzz    coverage-guided fuzzing for some seconds, with the same inputs in each run
 lint    rustfmt, clippy with the kernel's flags, the rules of the house, pyflakes
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
 guests  pytest: two guests and more, on the test kernel, and on kernels as Debian
         ships them
 bench   instructions per message against the baseline, two cases
-stock   of guests, what needs no test kernel; only if it is asked for
+stock   the tests of guests that need no test kernel; only on request
 
-A part that cannot be run, or that runs no test, has failed. The last line is the
-sum over all parts, "N passed, N failed".
+A part that cannot run, or that runs no test, counts as failed. The last line is the sum over all parts, "N passed, N
+failed".
 """
 
 import argparse
@@ -37,23 +37,27 @@ from vm import build_env  # noqa: E402
 
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 HOUR = 3600
-# What a pair of guests may need, and a test with its own beside it.
+# Memory for a pair of guests, and for a test with its own guests beside it.
 PAIR_MIB = 3072
 
 
 def pairs_at_once():
-    """One more than there are CPUs, for guests wait, too; as far as there is memory for them."""
+    """Returns how many pairs of guests run at a time: one more than there are CPUs, because guests also wait, as far as
+    there is memory for them.
+    """
     with open("/proc/meminfo", encoding="ascii") as f:
         available = int(re.search(r"^MemAvailable: +(\d+)", f.read(), re.MULTILINE)[1]) // 1024
     return max(1, min(1 + (os.cpu_count() or 1), available // PAIR_MIB, 8))
 
 
 class Failure(Exception):
-    """A part could not be run to its end."""
+    """Error of a part that could not run to its end."""
 
 
 def end(child):
-    """It may clean up what is half made, as make does. Then all of its session goes."""
+    """Terminates a child and its whole session. SIGTERM comes first, so that make and others can delete half-made
+    files.
+    """
     for how in signal.SIGTERM, signal.SIGKILL:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, how)
@@ -66,7 +70,7 @@ def stopped(number, _frame):
 
 
 def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
-    """Run a command with its output in a log: (exit status, output)."""
+    """Runs a command with its output in a log, and returns (exit status, output)."""
     path = os.path.join(LOGS, f"{name}.log")
     with open(path, "w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
@@ -79,7 +83,7 @@ def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
             status = -1
             log.write(f"\nkilled after {timeout} s\n")
         finally:
-            # With all that it has started; also if somebody stops us.
+            # Ends the command and all its children, even if the test run is interrupted.
             if child.returncode is None:
                 end(child)
         log.seek(0)
@@ -114,7 +118,7 @@ def cargo(name, directory, *options):
 
 def host(_options):
     proto = cargo("host", "rust/proto")
-    # Optimised: it has to be quick.
+    # The build is optimised because the tests measure the program's speed.
     top = cargo("ro2ibtop", "scripts/ro2ibtop", "--release")
     return proto[0] + top[0], proto[1] + top[1]
 
@@ -130,7 +134,7 @@ def model(options):
 def sim(options):
     tools = build_env()
     env = {k: tools[k] for k in ("RUSTC", "CARGO")}
-    # The same worlds on every machine.
+    # Every machine runs the same worlds.
     count = "5000000" if options.long else "1000000"
     jobs = str(max(1, os.cpu_count() or 1))
     status, out = run("sim", "scripts/sim", "--count", count, "--jobs", jobs, env=env)
@@ -143,12 +147,12 @@ def sim(options):
     status, out = run("sim-storm", "scripts/sim", "--peers", "1000", env=env)
     good = status == 0 and out.rstrip().endswith("nothing wrong")
     print("  " + out.splitlines()[-1])
-    # No budget against hostile peers may drop a request of these.
+    # The budgets against hostile peers must not drop requests of these peers.
     status, out = run("sim-storms", "scripts/sim", "--peers", "400", "--storms", "3", env=env)
     again = status == 0 and out.rstrip().endswith("nothing wrong")
     print("  " + out.splitlines()[-1])
     passed, failed = passed + good + again, failed + (not good) + (not again)
-    # One thing is slow, and others must not be.
+    # A slow part must not delay others.
     status, out = run("sim-slow", "scripts/sim", "--slow", env=env)
     results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
     if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
@@ -158,7 +162,7 @@ def sim(options):
 
 
 def fuzz(options):
-    # What is found by chance is for who looks for it.
+    # Random inputs are for long runs; other runs are repeatable.
     how = ("--seconds", "1800") if options.long else ("--same",)
     status, out = run("fuzz", sys.executable, "-B", "scripts/fuzz", *how)
     results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
@@ -169,13 +173,15 @@ def fuzz(options):
 
 
 def python():
-    """Tests of the long runs too: each can be collected, and has the names that it uses."""
+    """Checks the Python code, including tests that only long runs execute: pytest collects each test, and all names
+    that they use are defined.
+    """
     bad = []
     status, out = run("collect", sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only", "tests-vm", "scripts")
     if status != 0:
         bad += re.findall(r"^E +.*|^ERROR .*", out, re.MULTILINE) or ["pytest --collect-only"]
     cmd = (sys.executable, "-B", "-m", "pyflakes", "scripts", "tests-vm")
-    # It takes every fixture of another file for a name that is defined anew, and has no word for that.
+    # pyflakes reports every fixture that is imported from another file as a redefinition, and cannot be told otherwise.
     done = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.stderr:
         bad.append(done.stderr)
@@ -199,11 +205,11 @@ def lint(_options):
     passed = 0
     for name, cmd in checks:
         status, out = run(name, *cmd)
-        # Kbuild's word on tools that came to the machine after its kernel is no lint's.
+        # Kbuild's warning about tools that were installed after the kernel was built is not a lint.
         noise = re.findall(r"^(?:warning|error)\b(?!: (?:pahole version|the compiler) differs).*", out, re.MULTILINE) if name == "clippy" else []
         if status == 0 and noise:
             print("\n".join(sorted(set(noise))))
-            # What is built is not looked at again.
+            # clippy does not check compiled files a second time.
             shutil.rmtree(os.path.join(ROOT, ".clippy"), ignore_errors=True)
         good = status == 0 and not noise
         print(f"  {name}: {'ok' if good else 'FAILED'}")
@@ -214,7 +220,9 @@ def lint(_options):
 
 
 def kunit_module(module, before=(), crate=None):
-    """One KUnit module in a guest, built first if it is over another kernel crate: (passed, failed)."""
+    """Runs one KUnit module in a guest and returns (passed, failed). The module is built first if it is over another
+    kernel crate.
+    """
     if crate:
         make(f"build-{crate}", crate, f"GOALS={os.path.basename(module)}")
     cmd = (sys.executable, "-B", "scripts/vm", "kunit", "--two-links", *before, os.path.join(ROOT, module))
@@ -222,7 +230,7 @@ def kunit_module(module, before=(), crate=None):
     counts = re.search(r"Testing complete\. Ran (\d+) tests: (.*)", out)
     cases = {k: int(n) for k, n in re.findall(r"(\w+): (\d+)", counts[2])} if counts else {}
     good = cases.get("passed", 0)
-    # A case that was skipped has not been tested.
+    # A skipped case counts as failed.
     bad = sum(n for k, n in cases.items() if k != "passed")
     if (status != 0 or not good) and not bad:
         bad = 1
@@ -234,7 +242,7 @@ def kunit(_options):
     lnet_lite, driver = (os.path.join(ROOT, m) for m in ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko"))
     runs = {
         "ro2iblnd_kunit.ko": {},
-        # Over our own kernel crate, on a kernel that has one: both have to behave alike.
+        # The driver's own kernel crate, on a kernel that has a crate itself: both must behave alike.
         ".own/ro2iblnd_kunit.ko": {"crate": "own-crate"},
         "ro2iblnd_e2e.ko": {"before": ("--before", lnet_lite, "--before", driver)},
     }
@@ -263,9 +271,9 @@ def pytest(name, options, *what):
     if options.long:
         cmd += ["--long", "--vcpus", "4"]
     else:
-        # Files of tests are not cut: their pair of guests is for all of them.
+        # All tests of a file run in one worker because they share a pair of guests.
         cmd += ["-n", str(pairs_at_once()), "--dist", "loadfile"]
-        # It would begin with files of many tests, not with those that take long.
+        # By default xdist starts with files that have many tests, not with files that take long.
         if "--no-loadscope-reorder" in subprocess.run([*cmd[:4], "--help"], capture_output=True, text=True, check=False).stdout:
             cmd.append("--no-loadscope-reorder")
     status, out = run(name, *cmd, timeout=6 * HOUR)
@@ -289,10 +297,10 @@ def pytest(name, options, *what):
 
 
 def guests(options):
-    # Those with a Lustre tree are `make test-lustre`'s.
+    # `make test-lustre` runs the tests that need a Lustre tree.
     passed, failed = pytest("guests", options, "--ignore-glob=*/test_lustre*.py", "tests-vm", "scripts")
     if options.long:
-        # Those that had completions polled in a softirq, without it, and the other way round.
+        # Files whose completions were polled in a softirq run without it, and the others with it.
         good, bad = pytest("guests-others", options, "--polled", "others", *[f"tests-vm/{name}.py" for name in POLLED])
         passed, failed = passed + good, failed + bad
         what = [f"tests-vm/test_{name}.py" for name in ("traffic", "life", "flow_credits")]
@@ -316,7 +324,7 @@ def stock(options):
 
 
 class Aside:
-    """A part that is run beside others, which leave a CPU idle while they compile."""
+    """Part that runs in the background, because other parts leave a CPU idle while they compile."""
 
     def __init__(self, part):
         cmd = (sys.executable, "-B", "-u", __file__, "--only", part)
@@ -327,7 +335,7 @@ class Aside:
         results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
         if not results or (self.child.returncode != 0) != (results[2] != "0"):
             raise Failure(out[-2000:])
-        # Without what it says of itself.
+        # Without the first line and the last three lines, which this script prints for every run.
         print("\n".join(out.splitlines()[1:-3]))
         return int(results[1]), int(results[2])
 
@@ -343,7 +351,7 @@ def main():
     os.makedirs(LOGS, exist_ok=True)
     for number in signal.SIGTERM, signal.SIGHUP:
         signal.signal(number, stopped)
-    # guests has stock in it.
+    # guests includes stock.
     parts = options.only or [p for p in PARTS if p != "stock"]
 
     passed = failed = 0
@@ -353,7 +361,7 @@ def main():
         try:
             make("build", "modules", "KUNIT_TESTS=1", "TEST_MODULES=1")
         except Failure as e:
-            # The other parts may still have something to tell.
+            # The other parts can still run.
             print(f"  FAILED: {e}")
             failed += 1
             parts = [p for p in parts if p not in ("kunit", "guests", "bench")]

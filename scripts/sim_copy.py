@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A copy of rust/ that may be changed, and the tools that build it: for sim-defects and sim-mutants."""
+"""Copy of rust/ that may be changed, and the tools that build it: for sim-defects and sim-mutants."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def tools():
-    """cargo, rustc and the cache, as the other scripts choose them."""
+    """Returns cargo, rustc and the cache, as the other scripts choose them."""
     out = subprocess.run(["bash", "-c", '. scripts/lib.sh; choose_tools; echo "$CARGO"; echo "$RUSTC"; echo "$CACHE"'], cwd=ROOT, check=True, capture_output=True, text=True)
     return out.stdout.split()
 
 
 def sync(to):
-    """Make `to` what rust/ is; files that are so already keep their time, for cargo."""
+    """Makes `to` a copy of rust/. Files that are already the same keep their time, for cargo."""
     wanted = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "rust"], cwd=ROOT, check=True, capture_output=True, text=True)
     names = [name for name in wanted.stdout.splitlines() if (ROOT / name).exists()]
     files = {to / Path(name).relative_to("rust") for name in names}
@@ -29,5 +29,5 @@ def sync(to):
 
 
 def environment(rustc, cache, name):
-    """For cargo: a target directory of its own."""
+    """Returns an environment in which cargo has its own target directory."""
     return {**os.environ, "RUSTC": rustc, "CARGO_TARGET_DIR": os.path.join(cache, name)}

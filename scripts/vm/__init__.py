@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
+"""Temporary QEMU guests that run the test kernel, or a stock kernel. See guest.py."""
 
 from .env import build_env, stock_env, stock_kernel
 from .guest import PROVIDERS, Bond, CommandFailed, Guest, GuestDead, Job, Timeout, pair, patching_accel

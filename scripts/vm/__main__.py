@@ -3,7 +3,7 @@
 
 kunit FILE.ko...   run the KUnit suites of modules
 run COMMAND        boot one guest (or two with --pair), run a shell command in the first
-check              prove that two guests talk RDMA at full MTU
+check              check that two guests exchange RDMA at full MTU
 """
 
 import argparse
@@ -16,7 +16,7 @@ from vm import Guest, pair, run_kunit, setup_two_links, splats  # noqa: E402
 
 
 def check():
-    """rping between two guests, in chunks larger than one packet."""
+    """Runs rping between two guests, in chunks larger than one packet."""
     with pair(tools=("rping",)) as (a, b):
         print(f"booted in {a.boot_seconds:.1f} s and {b.boot_seconds:.1f} s")
         print(a.check("rdma link; cat /sys/class/net/eth0/mtu"), end="")

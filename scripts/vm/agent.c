@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The guest's command agent, compiled: the same as the loop at the end of
-* init.sh, which documents the protocol, with one fork and exec per command
- * instead of ten. In an emulated guest that is what most of a test's time goes
- * to. It is handed the port as file descriptor 3, and is the init process.
+ * Compiled command agent of the guest. It does the same as the loop at the end of init.sh, which documents the
+ * protocol, with one fork and exec per command instead of ten. In an emulated guest this takes most of a test's time.
+ * init.sh passes it the port as file descriptor 3; the agent is the init process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +32,7 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	/* The end of init is a panic, with this on the console. */
+	/* The end of init is a panic, with this message on the console. */
 	perror(what);
 	exit(1);
 }
@@ -70,7 +69,7 @@ static int value(char c)
 	return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* In place: the result is the shorter one. */
+/* Decodes in place: the result is shorter. */
 static void decode(char *text)
 {
 	unsigned int bits = 0, have = 0;
@@ -161,7 +160,7 @@ static void answer(struct job *job, int status)
 	free(job);
 }
 
-/* Children of ours, and those of theirs that outlived them. */
+/* Reaps the agent's children, and their children that outlived them. */
 static void reap(void)
 {
 	int status;
@@ -223,7 +222,7 @@ int main(void)
 			reap();
 		}
 		if (!(fds[0].revents & POLLIN)) {
-			/* No reader at the other end: the guest is about to be killed. */
+			/* The other end has no reader: the guest is about to be killed. */
 			if (fds[0].revents)
 				usleep(100000);
 			continue;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The paths that scripts/env prints: kernel tree, image, cache."""
+"""Paths that scripts/env prints: kernel tree, image, cache."""
 
 import functools
 import glob
@@ -18,7 +18,7 @@ def _build_env(_key):
 
 
 def build_env():
-    """A dict with KDIR, KSRC, KERNEL_IMAGE, KERNEL_MODULES, ..."""
+    """Returns a dict with KDIR, KSRC, KERNEL_IMAGE, KERNEL_MODULES, ..."""
     keys = ("KDIR", "KERNEL_FLAVOR", "KERNEL_SRC", "STOCK", "RO2IBLND_CACHE", "KERNEL_IMAGE", "KERNEL_MODULES")
     return _build_env(tuple(os.environ.get(k) for k in keys))
 
@@ -30,7 +30,9 @@ def stock_env(path):
 
 
 def stock_kernel(release):
-    """kdir, image and tree of the stock kernel of that release, for Guest; FileNotFoundError if it was not fetched."""
+    """Returns kdir, image and tree of the stock kernel of that release, for Guest. It raises FileNotFoundError if the
+    kernel was not fetched.
+    """
     cache = build_env()["CACHE"]
     for path in glob.glob(os.path.join(cache, "stock", "*", "stock.env")):
         env = stock_env(path)

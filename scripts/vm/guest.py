@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One QEMU guest: boot, run commands in it, look at its kernel log, kill it.
+"""QEMU guest: boot, commands in the guest, kernel log, end.
 
-Software emulation (TCG) is the default, because it is everywhere and the same
-everywhere. RO2IBLND_KVM=1 asks for KVM; it is used only if a trial boot works.
+Software emulation (TCG) is the default because every machine has it and behaves the same with it. RO2IBLND_KVM=1 asks
+for KVM; it is used only if a trial boot works.
 """
 
 import base64
@@ -26,14 +26,14 @@ from . import initramfs
 from .env import build_env
 
 MTU = 4200  # so that a RoCE path MTU of 4096 fits with its headers
-COMMAND_MAX = 100_000  # an argument of a program is 128 KiB at most
-KUNIT = "kunit.enable=1 kunit.autorun=1"  # a trimmed kernel has them off
+COMMAND_MAX = 100_000  # an argument of a program has at most 128 KiB
+KUNIT = "kunit.enable=1 kunit.autorun=1"  # a kernel with fewer features has them off
 
 
 class Machine(NamedTuple):
     """Properties of an architecture."""
 
-    uname: str  # of a host that has it
+    uname: str  # of a host with this architecture
     qemu: str
     board: str
     tcg_cpu: str
@@ -41,11 +41,11 @@ class Machine(NamedTuple):
     append: str = ""
 
 
-# q35 rather than pc: its ACPI tables have no loops, which a debug kernel takes minutes to interpret.
-# Older QEMUs emulate five page table levels wrongly (false KASAN reports), and, before 8.0, cmpxchg16b: an interrupt
-# at the wrong moment makes garbage of the flags, which SLUB survives about a million times, and then double faults.
-# Pointer authentication by the architecture's own algorithm takes most of the time of an emulated kernel that has it.
-# Programs at random addresses have to be translated again each time they are executed: norandmaps.
+# q35 rather than pc: its ACPI tables have no loops, which a debug kernel interprets for minutes. Older QEMUs emulate
+# five page table levels wrongly (false KASAN reports). Before 8.0 they also emulate cmpxchg16b wrongly: an interrupt at
+# the wrong moment corrupts the flags, which SLUB survives about a million times before a double fault. An emulated
+# kernel that uses the architecture's own algorithm for pointer authentication spends most of its time there.
+# norandmaps: programs at random addresses would have to be translated again for each execution.
 MACHINES = {
     "amd64": Machine(
         "x86_64", "qemu-system-x86_64", "q35", "max,la57=off,cx16=off", "ttyS0", "tsc=reliable no_timer_check"
@@ -55,14 +55,14 @@ MACHINES = {
 
 
 class Bond(NamedTuple):
-    """An active-backup bond; needs bonding.ko and ib_bond.ko among a guest's files."""
+    """Active-backup bond; it needs bonding.ko and ib_bond.ko among the files of a guest."""
 
     mac: str  # fail_over_mac: none, active
-    devices: tuple  # the interfaces with an RDMA device: of the slaves, or of the bond
+    devices: tuple  # the interfaces with an RDMA device: slaves, or the bond
 
 
 class Timeout(Exception):
-    """A command or the boot took too long."""
+    """Error of a command or a boot that took too long."""
 
 
 # The kernel's module for each type of software device.
@@ -70,33 +70,33 @@ PROVIDERS = {"rxe": "rdma_rxe", "siw": "siw"}
 
 
 class GuestDead(Exception):
-    """The guest's QEMU ended (kernel panic, power off, kill)."""
+    """Error of a guest whose QEMU ended (kernel panic, power off, kill)."""
 
 
 class CommandFailed(Exception):
-    """A command ended with a status other than 0."""
+    """Error of a command that ended with a status other than 0."""
 
 
 def _die_with_parent():
-    """Leave no QEMU behind when the test run itself is killed."""
+    """Makes the kernel kill QEMU when the test run itself is killed."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class Job:
-    """A command that runs in the guest."""
+    """Command that runs in the guest."""
 
     def __init__(self, guest, ident, cmd):
         self.guest, self.ident, self.cmd = guest, ident, cmd
         self.result = None
 
     def poll(self):
-        """(status, output), or None while it runs."""
+        """Returns (status, output), or None while the command runs."""
         self.guest._pump(0)
         return self.result
 
     def wait(self, timeout=60):
-        """(status, output); kills the command and raises Timeout."""
+        """Returns (status, output). After the timeout it kills the command and raises Timeout."""
         end = time.monotonic() + timeout
         while self.result is None:
             left = end - time.monotonic()
@@ -108,23 +108,23 @@ class Job:
         return self.result
 
     def kill(self):
-        """Send SIGKILL to the command and its children."""
+        """Sends SIGKILL to the command and its children."""
         self.guest._send(f"{self.ident} kill\n")
 
 
 class Guest:
-    """A guest. Use as a context manager, or call start() and kill().
+    """QEMU guest. Use it as a context manager, or call start() and kill().
 
     name      for messages and files
     number    gives address 10.0.0.<number> and the MAC address
     link      socket paths (own, peer's) of the wire, see pair(); None: no NIC
-    rails     that many wires beside each other: eth0, eth1...
+    rails     number of parallel wires: eth0, eth1...
     bond      a Bond: bond0, whose slaves eth0 and eth1 are both on the wire; None: no bond
-    provider  what the RDMA devices are: rxe (RoCE) or siw (iWARP)
-    hardware  the driver is to serve the device as hardware (see nodes.py)
-    softirq   it is to poll completions in a softirq, as of hardware
+    provider  type of the RDMA devices: rxe (RoCE) or siw (iWARP)
+    hardware  the driver treats the device as hardware (see nodes.py)
+    softirq   the driver polls completions in a softirq, as for hardware
     profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
-              it makes the devices look like others
+              it makes the devices look like other devices
     dma       parameters of tests-vm/modules/ib_dma.ko, which is among `files`: the devices have the DMA of an adapter;
               None: soft-RoCE's virtual DMA
     files     put into the guest's /files (or (path, name) pairs)
@@ -132,7 +132,7 @@ class Guest:
     tools     more programs of this machine to have in the guest
     append    more kernel parameters
     workdir   where console log, share and sockets go; None: a temporary one
-    kdir, image, tree   another kernel than scripts/env's: its build tree, its
+    kdir, image, tree   another kernel than that of scripts/env: its build tree, its
               image, and where its modules are (None: in the build tree)
     arch      of that kernel, by Debian's name
     userland  a root directory to take its programs from; None: this machine's own
@@ -159,14 +159,14 @@ class Guest:
         self.modules = (PROVIDERS[provider],) if modules is None else modules
         self.append, self.vcpus = append, vcpus
         self.accel, self.more = accel, more
-        # KASAN's shadow and quarantine want room.
+        # KASAN's shadow and quarantine need memory.
         debug = "-debug-" in os.path.basename(self.kdir)
-        # kmemleak makes software emulation several times slower: on request only.
+        # kmemleak makes software emulation several times slower, so it is on only on request.
         if debug and "kmemleak" not in append:
             self.append += " kmemleak=off"
-        # It is built in, and off.
+        # KCSAN is built in, and off by default.
         if "-kcsan-" in os.path.basename(self.kdir):
-            # Watched for shorter, and less often, than on a CPU that is not emulated.
+            # KCSAN watches for a shorter time, and less often, than on a CPU that is not emulated.
             self.append += " kcsan.early_enable=1 kcsan.skip_watch=4000 kcsan.udelay_task=80 kcsan.udelay_interrupt=20"
         self.memory = memory or (2048 if debug else 768)
         self._own_dir = workdir is None
@@ -183,19 +183,19 @@ class Guest:
     # Life
 
     def start(self, timeout=300):
-        """Boot, and wait until the agent answers."""
+        """Boots the guest and waits until its agent answers."""
         self.launch()
         self.wait_ready(timeout)
         return self
 
     def launch(self, accel=None):
-        """Boot, do not wait."""
+        """Boots the guest without waiting."""
         os.makedirs(self.share, exist_ok=True)
         initrd = os.path.join(self.workdir, f"{self.name}.cpio")
         with open(initrd, "wb") as f:
             f.write(initramfs.build(self.tree, self.modules, self.files, self.tools, self.userland, self.compiled))
         qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
-        # Socket paths are short of room (108 bytes), hence a directory of their own.
+        # Socket paths have at most 108 bytes, hence a directory of their own.
         with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, contextlib.ExitStack() as stack:
             listeners = []
             for name in ("agent", "monitor"):
@@ -212,7 +212,7 @@ class Guest:
                     stderr=log,
                     preexec_fn=_die_with_parent,
                 )
-            # QEMU connects to either before it starts the guest.
+            # QEMU connects to both sockets before it starts the guest.
             while self._sock is None or self._monitor is None:
                 with contextlib.suppress(TimeoutError):
                     if self._sock is None:
@@ -228,7 +228,7 @@ class Guest:
         self._began = time.monotonic()
 
     def wait_ready(self, timeout=300):
-        """Wait until the agent answers."""
+        """Waits until the agent answers."""
         while self._boot.result is None:
             if time.monotonic() - self._began > timeout:
                 self.kill()
@@ -236,9 +236,9 @@ class Guest:
             try:
                 self._pump(1)
             except GuestDead:
-                # A stock kernel patches its own code while it boots, by way of an int3; QEMU 7.2 with two CPUs
-                # seems to execute it, now and then, after it is gone. Nothing of ours is loaded yet. Once more.
-                # And sometimes the emulator itself is gone.
+                # A stock kernel patches its own code with an int3 while it boots. QEMU 7.2 with two CPUs sometimes
+                # seems to execute the int3 after the kernel has removed it. No module of the test is loaded yet, so the
+                # guest boots again. It also boots again if the emulator itself has ended, which happens sometimes.
                 self._reboots += 1
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.proc.wait(10)
@@ -248,8 +248,8 @@ class Guest:
                 self.kill()
                 self.launch()
         if "Using PIT calibration value" in self.console() and self._measured < 3:
-            # The host was busy while the kernel measured its TSC, and got it wrong by
-            # a factor of several: so would be all timeouts and rates. Once more.
+            # The host was busy while the kernel measured its TSC, so the kernel measured a frequency that is wrong by a
+            # factor of several. All timeouts and rates would be wrong, too, so the guest boots again.
             self._measured += 1
             self.kill()
             self.launch()
@@ -279,7 +279,7 @@ class Guest:
             own, peer = self.link
             ends = f"local.type=unix,local.path={own}{rail},remote.type=unix,remote.path={peer}{rail}"
             if self.bond:
-                # A hub: what goes over the wire comes to both.
+                # The hub copies each frame from the wire to both slaves.
                 cmd += ["-netdev", f"dgram,id=cable,{ends}", "-netdev", "hubport,hubid=0,id=hub,netdev=cable"]
                 for nic in range(2):
                     cmd += ["-netdev", f"hubport,hubid=0,id=wire{nic}", *self._nic(nic)]
@@ -295,7 +295,7 @@ class Guest:
         return self.proc is not None and self.proc.poll() is None
 
     def kill(self):
-        """Take the power away, at once."""
+        """Turns the power off at once."""
         if self.proc is not None:
             self.proc.kill()
             self.proc.wait()
@@ -306,13 +306,13 @@ class Guest:
         self._monitored = False
 
     def qmp(self, command, **arguments):
-        """A command of QEMU's monitor; what it returns."""
+        """Executes a command of QEMU's monitor and returns its result."""
         commands = [{"execute": "qmp_capabilities"}] if not self._monitored else []
         self._monitored = True
         commands.append({"execute": command, "arguments": arguments, "id": command})
         for one in commands:
             self._monitor.sendall(json.dumps(one).encode() + b"\n")
-        # Greeting, other answers and events come before.
+        # The greeting, other answers and events come before the answer.
         self._monitor.settimeout(60)
         with self._monitor.makefile("rb") as lines:
             answer = next(a for a in map(json.loads, lines) if a.get("id") == command)
@@ -321,11 +321,11 @@ class Guest:
         return answer["return"]
 
     def carrier(self, on, rail=0):
-        """Plug the cable of eth<rail> in, or pull it."""
+        """Plugs the cable of eth<rail> in, or pulls it."""
         self.qmp("set_link", name=f"wire{rail}", up=on)
 
     def note_where(self):
-        """Keep what each CPU does just now, as its registers say, beside the console: the guest may hang."""
+        """Writes the registers of each CPU to a file beside the console log, because the guest may hang."""
         if not self.alive():
             return
         with open(os.path.join(self.workdir, f"{self.name}.registers"), "a", encoding="utf-8") as out:
@@ -334,14 +334,14 @@ class Guest:
                 time.sleep(0.2)
 
     def wait_dead(self, timeout=60):
-        """Wait for the guest to go down by itself (panic, poweroff)."""
+        """Waits for the guest to stop by itself (panic, poweroff)."""
         try:
             self.proc.wait(timeout)
         except subprocess.TimeoutExpired:
             raise Timeout(f"{self.name}: still up after {timeout} s") from None
 
     def close(self):
-        """Kill, and remove the files if they were temporary."""
+        """Kills the guest, and deletes its files if they are temporary."""
         self.kill()
         if self._own_dir:
             shutil.rmtree(self.workdir, ignore_errors=True)
@@ -363,7 +363,7 @@ class Guest:
             raise GuestDead(self.name) from None
 
     def _pump(self, timeout):
-        """Read answers for at most `timeout` seconds."""
+        """Reads answers for at most `timeout` seconds."""
         if self._sock is None:
             raise GuestDead(self.name)
         if not select.select([self._sock], [], [], timeout)[0]:
@@ -384,7 +384,7 @@ class Guest:
                 job.result = (int(status), out.decode(errors="replace"))
 
     def spawn(self, cmd):
-        """Start a shell command and return its Job at once."""
+        """Starts a shell command and returns its Job at once."""
         if len(cmd) > COMMAND_MAX:
             raise ValueError(f"{len(cmd)} characters: put() it as a file, and run that")
         job = Job(self, self._next, cmd)
@@ -395,30 +395,30 @@ class Guest:
         return job
 
     def run(self, cmd, timeout=60):
-        """Run a shell command: (status, output with stderr)."""
+        """Runs a shell command and returns (status, output with stderr)."""
         return self.spawn(cmd).wait(timeout)
 
     def check(self, cmd, timeout=60):
-        """Run a shell command that must succeed, return its output."""
+        """Runs a shell command that must succeed, and returns its output."""
         status, out = self.run(cmd, timeout)
         if status != 0:
             raise CommandFailed(f"{self.name}: {cmd}: status {status}\n{out}")
         return out
 
     def put(self, path, name=None):
-        """Give a file of this machine to the guest, return its path there."""
+        """Copies a file of this machine to the guest and returns its path there."""
         name = name or os.path.basename(path)
         shutil.copyfile(path, os.path.join(self.share, name))
         return f"/share/{name}"
 
     def insmod(self, path, args="", timeout=60):
-        """Load a module file of this machine."""
+        """Loads a module file of this machine."""
         return self.check(f"insmod {self.put(path)} {args}", timeout)
 
     # Logs
 
     def dmesg(self):
-        """The kernel log."""
+        """Returns the kernel log."""
         return self.check("dmesg")
 
     def console(self):
@@ -431,17 +431,19 @@ class Guest:
 
 
 def patching_accel(arch="amd64"):
-    """For guests that patch the text of a running kernel (trace points): QEMU 7.2, where each CPU is a thread of
-    its own, translates a patch's int3 now and then after it is gone, and the kernel dies of `Oops: int3`. With
-    wake-ups from two CPUs the first ten times that a trace point was switched did it; with one thread for both
-    CPUs 840 did not. Both are there all the same, and interrupt each other anywhere."""
+    """Returns the accelerator for guests that patch the text of a running kernel (trace points). In QEMU 7.2 each CPU
+    is a thread of its own, which sometimes translates the int3 of a patch after the kernel has removed it, and the
+    kernel dies of `Oops: int3`. With wake-ups from two CPUs, the first ten switches of a trace point caused this;
+    with one thread for both CPUs 840 switches did not. With one thread, the guest still has both CPUs, and they
+    interrupt each other anywhere.
+    """
     accel = default_accel(arch)
     return "tcg,thread=single" if accel == "tcg" else accel
 
 
 @functools.cache
 def default_accel(arch):
-    """ "tcg", unless KVM was asked for and a guest really boots with it."""
+    """Returns "tcg", unless KVM was asked for and a guest really boots with it."""
     if os.environ.get("RO2IBLND_KVM") != "1" or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     if platform.machine() != MACHINES[arch].uname:
@@ -460,7 +462,7 @@ def default_accel(arch):
 
 @contextlib.contextmanager
 def pair(workdir=None, each=({}, {}), **options):
-    """Two guests on one wire (rails=2: on two), booted side by side, eth0 and the RDMA device on it up.
+    """Yields two guests on one wire (rails=2: on two), booted in parallel, with eth0 and the RDMA device on it up.
 
     `options` go to both Guests, those in `each` to one. A guest that was killed may be start()ed again.
     """

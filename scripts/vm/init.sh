@@ -1,15 +1,13 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=dash
-# The guest's init and command agent. Each line on the virtio-serial port
-# "agent" is a request
+# The guest's init and command agent. Each line on the virtio-serial port "agent" is a request
 #	<id> run <command in base64>	or	<id> kill
-# and each command's end is one line back
+# and the end of each command is reported in one line
 #	<id> <exit status> <output in base64>
-# Commands run side by side, each in a session of its own, so that one that
-# hangs does not take the agent with it.
+# Commands run in parallel, each in a session of its own, so that a command that hangs does not block the agent.
 export PATH=/bin HOME=/root TERM=dumb
-/bin/busybox --install -s /bin # leaves alone what is there
+/bin/busybox --install -s /bin # existing files stay
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null
@@ -23,7 +21,7 @@ mount -t configfs config /sys/kernel/config
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=131072 share /share 2>/dev/null
 ip link set lo up
 
-# A port's name comes a moment after its driver.
+# The name of a port appears a moment after its driver.
 port=
 until [ -n "$port" ]; do
 	for p in /sys/class/virtio-ports/*; do
@@ -34,7 +32,7 @@ until [ -n "$port" ]; do
 	[ -n "$port" ] || sleep 0.1
 done
 exec 3<>"$port"
-# The same compiled (agent.c), where there is a compiler for this machine.
+# Uses the compiled agent (agent.c), if there was a compiler for this machine.
 [ ! -x /bin/agent ] || exec /bin/agent
 
 serve() { # id, command in base64
@@ -44,7 +42,7 @@ serve() { # id, command in base64
 	echo $pid >"/run/$1.pid"
 	wait $pid
 	rc=$?
-	# One writer at a time: a long answer is more than one write.
+	# One writer at a time: a long answer takes several writes.
 	until mkdir /run/lock 2>/dev/null; do sleep 0.01; done
 	echo "$1 $rc $(base64 -w 0 <"/run/$1.out")" >&3
 	rmdir /run/lock

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guest's whole user space: busybox, the RDMA and network tools of this
-machine with the libraries they need, kernel modules, and an init that is the
-command agent. For a guest of another architecture programs are taken from a
-directory that its packages were unpacked into, and none of them is run here."""
+"""Archive with the guest's whole user space: busybox, the RDMA and network tools of this machine with the libraries
+they need, kernel modules, and an init that is the command agent. For a guest of another architecture, the programs
+come from a directory with its unpacked packages, and none of them runs on this machine.
+"""
 
 import functools
 import glob
@@ -17,18 +17,18 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOLS = ("ip", "tc", "rdma")
-# Drivers that the test kernel has built in, and a distribution's kernel as modules: the
-# devices of a guest, its share, and what rxe asks for by an alias (6.12: crc32).
+# Drivers that the test kernel has built in, and that a distribution's kernel has as modules: the devices of a guest,
+# its share, and modules that rxe requests by an alias (6.12: crc32).
 BASE = (
     "virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9p", "9pnet_virtio", "configfs",
     "crc32_generic", "crc32_pclmul", "rdma_ucm",
 )  # fmt: skip
-# Looked up in sbin too, which an ordinary user has not on PATH.
+# Includes sbin, which is not on the PATH of an ordinary user.
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 class Cpio:
-    """A newc archive; the kernel reads it uncompressed, which is the fastest."""
+    """Archive in the newc format. The kernel reads it uncompressed, which is the fastest."""
 
     def __init__(self):
         self._parts = []
@@ -74,7 +74,7 @@ class Cpio:
 
 
 class Here:
-    """The programs of this machine."""
+    """Programs of this machine."""
 
     @staticmethod
     def which(name):
@@ -90,7 +90,7 @@ class Here:
 
 
 class Unpacked:
-    """The programs of packages that were unpacked into a directory."""
+    """Programs of packages that were unpacked into a directory."""
 
     def __init__(self, root):
         self._root = root
@@ -105,7 +105,9 @@ class Unpacked:
         raise FileNotFoundError(f"{name}: not in {self._root}")
 
     def libraries(self, path):
-        """As of Here. The dynamic linker of any machine looks into /lib; it is itself one of those needed."""
+        """Returns libraries as Here does. The dynamic linker of any machine searches /lib; it is itself one of the
+        files.
+        """
         found, todo = {}, [path]
         while todo:
             out = subprocess.run(["readelf", "-dW", todo.pop()], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -123,20 +125,22 @@ def _program(cpio, path, dest, where=Here):
 
 
 def _verbs_providers(cpio):
-    """libibverbs opens its providers at run time, so ldd does not name them."""
+    """Adds the providers that libibverbs opens at run time, which ldd does not list."""
     for provider in ("rxe", "siw"):
         for conf in glob.glob(f"/etc/libibverbs.d/{provider}.driver"):
             cpio.file(conf.lstrip("/"), conf)
         for lib in glob.glob(f"/usr/lib/*/libibverbs/lib{provider}-rdmav*.so"):
             _program(cpio, os.path.realpath(lib), lib.lstrip("/"))
-    # Nor does it name what pthread_exit opens.
+    # ldd does not list the library that pthread_exit opens either.
     for lib in glob.glob("/lib/*/libgcc_s.so.1"):
         cpio.file(lib.lstrip("/"), lib)
 
 
 @functools.cache
 def agent():
-    """The compiled command agent, or None without a compiler: then init.sh's own loop does, and takes longer."""
+    """Returns the compiled command agent, or None without a compiler. The loop of init.sh then takes its place, and is
+    slower.
+    """
     with tempfile.TemporaryDirectory() as tmp:
         out = os.path.join(tmp, "agent")
         cmd = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-o", out, os.path.join(HERE, "agent.c")]
@@ -150,7 +154,7 @@ def agent():
 
 @functools.cache
 def module_data(path):
-    """A module's content; a distribution's are compressed."""
+    """Returns a module's content; a distribution's modules are compressed."""
     with open(path, "rb") as f:
         data = f.read()
     if path.endswith(".xz"):
@@ -163,32 +167,32 @@ def module_data(path):
 
 
 def module_info(path, field):
-    """One field of a module's .modinfo, without needing kmod."""
+    """Returns one field of a module's .modinfo, without kmod."""
     found = re.search(rb"\0%s=([^\0]*)\0" % field.encode(), b"\0" + module_data(path))
     return found[1].decode() if found else ""
 
 
 def module_depends(path):
-    """Names of the modules that a module needs."""
+    """Returns the names of the modules that a module needs."""
     return [_name(n) for n in module_info(path, "depends").split(",") if n]
 
 
 def _name(module):
-    """A module's name, of its path or of one of its spellings."""
+    """Returns the name of a module, from its path or from one of its spellings."""
     return re.sub(r"\.ko(\.\w+)?$", "", os.path.basename(module)).replace("-", "_")
 
 
 @functools.cache
 def _known(tree):
-    """Paths of the modules of a kernel's tree, by name."""
+    """Returns the paths of the modules in a kernel's tree, by name."""
     paths = glob.glob(os.path.join(tree, "**", "*.ko*"), recursive=True)
     return {_name(p): p for p in paths if re.search(r"\.ko(\.xz|\.zst|\.gz)?$", p)}
 
 
 def module_order(tree, wanted, optional=()):
-    """Paths of the tree's modules named in `wanted`, dependencies first.
+    """Returns the paths of the tree's modules named in `wanted`, dependencies first.
 
-    `optional`: those that come first, where the tree has them.
+    `optional`: modules that come first, if the tree has them.
     """
     known = _known(tree)
     order = []
@@ -208,13 +212,13 @@ def module_order(tree, wanted, optional=()):
 
 
 def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None, compiled=True):
-    """The archive's bytes.
+    """Returns the bytes of the archive.
 
     tree:    where the kernel's modules are
-    modules: names of modules of the kernel, put (with what they need) into
-             /modules, where /modules/order says how to load them
-    files:   paths put into /files, or (path, name in the guest) pairs; what
-             modules among them need of the kernel is loaded, too
+    modules: names of modules of the kernel, put (with their dependencies) into
+             /modules, where /modules/order lists how to load them
+    files:   paths put into /files, or (path, name in the guest) pairs; kernel modules
+             that modules among them need are loaded, too
     tools:   more programs of this machine, such as nft, ethtool or rping, or paths of programs
     userland: where to take all programs from instead
     compiled: with the compiled agent, where there is one
@@ -226,7 +230,7 @@ def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None, compil
     cpio.char("dev/console", 5, 1)
     cpio.link("sbin", "bin")
     cpio.link("var", "tmp")
-    # Commands run in dash: busybox's shell prefers its own ip and tc to ours.
+    # Commands run in dash because busybox's shell prefers its own ip and tc to the full programs.
     programs = {"busybox": "busybox", "dash": "sh", **{tool: os.path.basename(tool) for tool in (*TOOLS, *tools)}}
     for program, name in programs.items():
         path = where.which(program)

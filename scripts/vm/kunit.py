@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run KUnit suites of modules in a guest and let the kernel's own parser judge."""
+"""KUnit suites of modules, run in a guest and judged by the kernel's own parser."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _STAMP = re.compile(r"^(<\d+>)?\[ *\d+\.\d+\](\[ *[TC]\d+\])? ")
 
 
 def run_kunit(modules, before=(), two_links=False, timeout=300, params="", ignore=(), **options):
-    """Load each of `modules` in a fresh guest, print the verdict, 0 if all is well.
+    """Loads each of `modules` in a fresh guest, prints the verdict, and returns 0 if all tests passed.
 
     before: modules loaded first, whose suites do not count
     A run without a suite, a failed case, and a splat in the log are failures.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Find what must never be in a kernel log."""
+"""Search for lines that must never be in a kernel log."""
 
 import re
 
@@ -15,12 +15,12 @@ _SPLAT = re.compile(
 )
 
 
-# Of data races those between functions of others are theirs.
+# Data races between functions of other modules are not the driver's.
 _FOREIGN_RACE = re.compile(r"BUG: KCSAN: (?!.*\[ro2iblnd)")
 
 
 def splats(text, ignore=()):
-    """The lines of a kernel log that tell of a defect; empty if all is well.
+    """Returns the lines of a kernel log that report a defect; empty if there is none.
 
     `ignore` is a list of patterns of lines that a test provokes on purpose.
     """
@@ -32,9 +32,9 @@ _TAINTS = "PFSRMBUDAWCIOELKXTNJ"
 
 
 def taints(value, allowed="OE"):
-    """Letters of the bits of /proc/sys/kernel/tainted that are not allowed; empty if all is well.
+    """Returns the letters of the bits of /proc/sys/kernel/tainted that are not allowed; empty if there is none.
 
-    O and E are what every module from elsewhere brings: out of tree, unsigned.
+    Every module from outside the kernel sets O and E: out of tree, unsigned.
     """
     bits = int(value)
     letters = [_TAINTS[i] if i < len(_TAINTS) else f"bit {i}" for i in range(bits.bit_length()) if bits >> i & 1]
