@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Executed instructions per LNet message: two guests under lnet_lite, QEMU counts.
 
-A count, not a time: a busy host changes the wait and nothing else. Instructions are
-those of both nodes. "LND" is the driver and the kernel crate, wherever that is; "all
-but around" leaves out provider, network and LNet. Case names: see cases.py.
+The result is a count, not a time: a busy host changes the wait and nothing else. Instructions are those of both nodes.
+"LND" is the driver and the kernel crate, in any module; "all but around" leaves out provider, network and LNet. Case
+names: see cases.py.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import json
 import os
 import sys
 
-# Run as a directory, this is no package yet.
+# A directory that python runs as a program is not a package yet.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from bench import ROOT, judge  # noqa: E402
@@ -22,16 +22,16 @@ from bench.measure import Bench  # noqa: E402
 from bench.symbols import disassembly, readable, reads  # noqa: E402
 from vm import build_env  # noqa: E402
 
-# Behind the name of a case.
+# Suffixes of the name of a case.
 LOOKED_AT, LOGGED = "traced", "logged"
 # The driver checks this mask before it writes to the debug log.
 MASKS = "ro2ib_dk_debug"
-# Windows of a case, before it counts as having grown.
+# Number of windows of a case before it counts as having grown.
 TRIES = 3
 
 
 def check(bench, made_with, cases, kdir):
-    """Compare with the baseline: (passed, failed)."""
+    """Compares the cases with the baseline and returns (passed, failed)."""
     base = judge.load()
     limit, why = judge.limit(base, made_with, kdir)
     if why:
@@ -81,7 +81,7 @@ def main():
                 return 1 if failed else 0
             results = {}
             if args.trace:
-                # Before anything is measured: a kernel without trace points.
+                # Fails before the first measurement if the kernel has no trace points.
                 bench.look(False)
             for name in cases:
                 results[name] = judge.best(bench.measure(name, args.times))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """`count` operations, after `warm` that are not counted; `conc` at a time."""
+    """`count` operations, after `warm` operations that are not counted; `conc` at a time."""
 
     op: str
     size: int
@@ -14,15 +14,16 @@ class Case(NamedTuple):
     warm: int
 
     def command(self, nid, count):
-        # Pages that are no neighbours: of others it is chance how many are, and so how many gather elements.
+        # The pages are not adjacent: otherwise the number of adjacent pages, and so of gather elements, would be
+        # random.
         return (
             f"traffic to={nid} op={self.op} size={self.size} conc={self.conc} count={count} "
             "shape=scatter tshape=scatter verify=off ask=0 timeout=120"
         )
 
 
-# A ping is a small PUT and its ACK, both of them IMMEDIATE: two messages. A PUT is one message, a GET two, the
-# REPLY being the second.
+# A ping is a small PUT and its ACK, both of them IMMEDIATE: two messages. A PUT is one message. A GET is two, of which
+# the REPLY is the second.
 CASES = {
     "ping x1": Case("put-ack", 200, 1, 300, 100),
     "ping x16": Case("put-ack", 200, 16, 1200, 300),
@@ -32,5 +33,5 @@ CASES = {
     "PUT 1M x8": Case("put", 1 << 20, 8, 48, 16),
     "GET 1M x8": Case("get", 1 << 20, 8, 48, 16),
 }
-# Those of `make test`.
+# Cases of `make test`.
 CHEAP = ("ping x1", "PUT 4K x8")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Counting what two guests execute: QEMU's plugin, its windows, and what is made of them.
+"""Counts of the instructions that two guests execute: QEMU's plugin, its windows, and the evaluation of its output.
 
-A window is opened and closed by a program in the first guest (window.c). Each QEMU has one thread, so guests may have
-several vCPUs; they take turns then.
+A program in the first guest (window.c) opens and closes a window. Each QEMU has one thread, so a guest may have several
+vCPUs, which then take turns.
 """
 
 import collections
@@ -17,14 +17,14 @@ from vm import build_env
 from .symbols import CALLS, LND, Symbols, readable, sources
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# The guests' clocks follow their instructions, 8 ns each: what a busy host does to them, they do not see.
+# The clocks of the guests follow their instructions, 8 ns each, so that a busy host does not affect them.
 ICOUNT = "shift=3"
 # Modules whose instructions are counted one by one.
 DRIVER = "ro2iblnd"
 
 
 class Unusable(Exception):
-    """Nothing can be counted here."""
+    """Error of a machine or kernel on which instructions cannot be counted."""
 
 
 def qemu_major():
@@ -34,7 +34,7 @@ def qemu_major():
 
 
 def build(directory):
-    """The plugin and the program that opens its windows: their paths."""
+    """Builds the plugin and the program that opens its windows, and returns their paths."""
     major = qemu_major()
     if 6 <= major <= 8:
         api = 1
@@ -53,8 +53,9 @@ def build(directory):
 
 
 def known_sources(kdir):
-    """Where functions of that kernel were compiled. Of one that comes without its objects: where those of our own test
-    kernel were that have the same names."""
+    """Returns where functions of that kernel were compiled. For a kernel without its objects: where the functions with
+    the same names were compiled in the test kernel.
+    """
     found = sources(kdir)
     for other in sorted(glob.glob(os.path.join(build_env()["CACHE"], "kernel", "*-plain-*"))) if not found else ():
         found.update(sources(other))
@@ -62,8 +63,9 @@ def known_sources(kdir):
 
 
 class Counter:
-    """The counting of two guests, whose files are in `directory`; with `lines`, of cache lines that move between vCPUs,
-    too."""
+    """Counter of the instructions of two guests, with files in `directory`; with `lines`, also of cache lines that move
+    between vCPUs.
+    """
 
     def __init__(self, directory, lines=False):
         self.dir, self.lines = directory, lines
@@ -79,11 +81,11 @@ class Counter:
             plugin += ",lines=1"
         return ["-icount", ICOUNT, "-plugin", plugin]
 
-    # For vm.pair(), beside more=options: what the plugin counts is found again, and one thread counts.
+    # For vm.pair(), beside more=options: addresses do not change between boots, and one thread counts.
     GUESTS = {"append": "nokaslr", "accel": "tcg,thread=single"}
 
     def learn(self, guests):
-        """Takes the symbols of all modules that are loaded now."""
+        """Reads the symbols of all modules that are loaded now."""
         source = known_sources(guests[0].kdir)
         self._symbols = [self._kallsyms(g, source) for g in guests]
 
@@ -97,7 +99,7 @@ class Counter:
         return Symbols(text, source)
 
     def result(self, messages):
-        """Returns the counts of the window that was closed last, per message."""
+        """Returns the counts of the last closed window, per message."""
         self._windows += 1
         files = [f"{self.dir}/n{n}.{self._windows}" for n in (1, 2)]
         until(lambda: all(map(os.path.exists, files)), "the plugin's output")

@@ -1,30 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A plugin for QEMU (TCG): counts every executed kernel instruction of the
- * guest by its address. Arguments:
+ * Plugin for QEMU (TCG) that counts every executed kernel instruction of the guest by its address. Arguments:
  *
- *   out=PREFIX   what was counted in window K goes to PREFIX.K
+ *   out=PREFIX   the counts of window K go to PREFIX.K
  *   ctl=FILE     shared by the QEMUs of two guests
  *   role=master  the guest with the marker; role=slave follows it
  *   lines=1      cache lines that move from one vCPU to another, too
  *
- * There is one counter per address of the upper 2 GiB, where the kernel and its
- * modules are (hence nokaslr), added to by the translated code itself, without
- * a call. Code that is translated again goes on with the same counters. The
- * additions are not atomic: one thread of QEMU may be at it, which takes turns
- * where there are several vCPUs (accel=tcg,thread=single).
+ * There is one counter per address of the upper 2 GiB, where the kernel and its modules are (hence nokaslr). The
+ * translated code itself adds to it, without a call. Code that is translated again continues with the same counters.
+ * The additions are not atomic: only one thread of QEMU may run them, and vCPUs take turns (accel=tcg,thread=single).
  *
- * A window is the difference between two readings. A program in the master's
- * guest opens and closes it (window.c) by executing a no-op that no other
- * program executes. An output line is an address and a count; an instruction repeated by
- * a rep prefix counts as often as it is repeated.
+ * A window is the difference between two readings. A program in the master's guest (window.c) opens and closes it by
+ * executing a no-op that no other program executes. An output line is an address and a count; an instruction repeated
+ * by a rep prefix counts as often as it is repeated.
  *
- * Lines: as if each vCPU had a cache of its own, without end. A vCPU has the
- * current content of a line since it last read or wrote it, until another one
- * writes it. An access moves a line if another vCPU has its content, and this
- * one has not (a read), or is not the only one (a write). It is a third number
- * of the output, at the address of the instruction. vCPUs take turns of many
- * instructions, so what two would do in the same moment is not seen.
+ * Lines: as if each vCPU had a cache of its own, of unlimited size. A vCPU has the current content of a line since it
+ * last read or wrote the line, until another vCPU writes it. An access moves a line if another vCPU has its content,
+ * and this vCPU does not have it (a read), or is not the only one (a write). The number of moves is a third number of
+ * the output, at the address of the instruction. vCPUs take turns of many instructions, so the count does not show two
+ * vCPUs that access a line at the same moment.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -63,7 +58,7 @@ static struct { _Atomic uint32_t ask, done; } *ctl;
 static const char *out;
 static bool master = true;
 static bool lines;
-/* who has the content of each line: a bit for each vCPU */
+/* vCPUs that have the content of each line: a bit for each */
 static uint8_t *frames[FRAMES];
 static unsigned int windows;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -100,7 +95,7 @@ static void close_window(void)
 	char name[4096], tmp[4104];
 	FILE *f;
 
-	/* The guest of the slave is not stopped: first what is quick. */
+	/* The guest of the slave is not stopped, so the quick part comes first. */
 	for (unsigned int i = 0; i < PAGES; i++) {
 		struct page *p = pages[i];
 
@@ -137,14 +132,14 @@ static void mark(bool closes)
 	pthread_mutex_unlock(&lock);
 }
 
-/* The guest of the master stands still until the slave has followed. */
+/* Stops the guest of the master until the slave has followed. */
 static void marker(unsigned int cpu, void *closes)
 {
 	(void)cpu;
 	if (!master)
 		return;
 	if (ctl) {
-		/* Even numbers open, odd ones close; never twice the same. */
+		/* Even numbers open, odd numbers close; no number is used twice. */
 		uint32_t ask = 2 * (ctl->ask / 2 + 1) + !!closes;
 
 		ctl->ask = ask;
@@ -195,7 +190,7 @@ static struct page *page_of(uint64_t pc)
 	return p;
 }
 
-/* One thread has all vCPUs, so no other thread is here. */
+/* Counts moves of a line. One thread runs all vCPUs, so there is no other thread here. */
 static void touch(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *counter)
 {
 	struct qemu_plugin_hwaddr *hw = qemu_plugin_get_hwaddr(info, vaddr);
@@ -236,7 +231,7 @@ static void count(struct qemu_plugin_insn *insn, uint64_t pc)
 						 QEMU_PLUGIN_MEM_RW, &p->moved[at]);
 }
 
-/* Whether an instruction is the marker; then it also says which. */
+/* Returns whether an instruction is the marker, and whether it opens or closes. */
 static bool is_marker(struct qemu_plugin_insn *insn, bool *closes)
 {
 	static const uint8_t code[2][ICOUNT_MARKER_LEN] = { ICOUNT_MARKER(1), ICOUNT_MARKER(2) };

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/*
- * The no-op that opens (1) and closes (2) a window: nopl 0x1c001700 + n(%rax).
- */
+/* No-op that opens (1) and closes (2) a window: nopl 0x1c001700 + n(%rax). */
 #ifndef ICOUNT_H
 #define ICOUNT_H
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tables of what was counted, and its comparison with the baseline."""
+"""Tables of the counts, and their comparison with the baseline."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from vm.initramfs import module_info
 from .symbols import CALLS, CLASSES, LND
 
 BASELINE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "baseline.json")
-# Two runs of one driver differ by less than 1 %, on a busy host, too. Another compiler than the baseline's makes other
-# code, and a debug kernel is for other questions.
+# Two runs of one driver differ by less than 1 %, even on a busy host. A compiler other than the baseline's generates
+# other code, and a debug kernel is not for measurements.
 GROWTH, GROWTH_OTHERWISE = 0.03, 0.25
-# Classes whose work depends on how the two guests happened to meet, or on other parts.
+# Classes whose work depends on the timing of the two guests, or on other parts.
 AROUND = ("provider", "network", "LNet")
 
 
@@ -32,7 +32,7 @@ def toolchain(env, release, built):
 
 
 def limit(base, made_with, kdir):
-    """By how much the driver may have grown against the baseline, and why if that is not the rule."""
+    """Returns by how much the driver may have grown against the baseline, and why, unless that is the usual limit."""
     if "-debug-" in os.path.basename(kdir):
         return float("inf"), "a debug kernel: nothing is compared"
     if base["made with"] == made_with:
@@ -47,7 +47,7 @@ def load(path=BASELINE):
 
 
 def save(results, made_with, path=BASELINE):
-    """The results as the new baseline; cases that were not measured stay, if the toolchain has."""
+    """Saves the results as the new baseline. Cases that were not measured stay if the toolchain is the same."""
     try:
         old = load(path)
     except FileNotFoundError:
@@ -72,24 +72,24 @@ def shrunk(result):
 
 
 def best(results):
-    """Of several windows the one with the least LND text: what disturbs only adds."""
+    """Returns the window with the least LND text: disturbances only add instructions."""
     return min(results, key=lambda r: r["classes"].get(LND, 0))
 
 
 def growth(base, result):
-    """By how much the LND's text has grown, as a fraction."""
+    """Returns by how much the LND's text has grown, as a fraction."""
     return result["classes"][LND] / base["classes"][LND] - 1
 
 
 def grown(base, result, most=10):
-    """The functions that have grown most: (instructions more, before, now, name)."""
+    """Returns the functions that have grown most: (instructions more, before, now, name)."""
     old, new = base["functions"], result["functions"]
     rows = [(new.get(name, 0) - old.get(name, 0), old.get(name, 0), new.get(name, 0), name) for name in {*old, *new}]
     return sorted((row for row in rows if row[0] >= 1), reverse=True)[:most]
 
 
 def verdict(name, base, result, limit):
-    """(whether it passes, lines that say so)."""
+    """Returns (whether the case passes, lines that report it)."""
     more = growth(base, result)
     now, before = result["classes"][LND], base["classes"][LND]
     told = f"{name}: {now:.0f} instructions of LND text per message, {before:.0f} in the baseline ({more:+.1%})"
@@ -113,7 +113,7 @@ def without(result, rest):
 
 
 def table(results):
-    """All cases side by side."""
+    """Returns a table of all cases side by side."""
     names = list(results)
     width = max(len(n) for n in names) + 2
     head = f"{'per message':22}" + "".join(f"{n:>{width}}" for n in names)
@@ -132,7 +132,7 @@ def table(results):
 
 
 def top(result, most, everything=False):
-    """The most expensive functions."""
+    """Returns a table of the most expensive functions."""
     counts = result["everything" if everything else "functions"]
     return "\n".join(
         f"{n:10.1f} {result['called'].get(name, 0):8.2f} calls  {name}" for name, n in list(counts.items())[:most]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Two guests that count what they execute, with the driver under lnet_lite in them."""
+"""Two guests that count their instructions, with the driver under lnet_lite in them."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ TRACEFS = "/sys/kernel/tracing"
 
 
 class Bench:
-    """A pair of guests; use as a context manager."""
+    """Pair of guests; use it as a context manager."""
 
     def __init__(self, built, log=None):
         self.built, self.log = built, log
@@ -31,7 +31,7 @@ class Bench:
         with self._stack as stack:
             self.dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="ro2ib-bench"))
             self._boot(stack)
-            # Booted: keep all that until __exit__.
+            # Both guests have booted: they run until __exit__.
             self._stack = stack.pop_all()
         return self
 
@@ -60,12 +60,12 @@ class Bench:
                 raise Unusable("this kernel has no trace points: take a stock one, see Documentation/testing.md")
 
     def tell(self, on):
-        """Has both nodes say all they can to LNet's debug log, or what they say by default."""
+        """Makes both nodes write all lines to LNet's debug log, or only the default lines."""
         for node in self.nodes:
             node.set(debug=NET | NETERROR if on else NETERROR)
 
     def _state(self):
-        """Messages sent so far, and the driver's counters, of both nodes."""
+        """Returns the number of messages sent so far, and the driver's counters, of both nodes."""
         sums = collections.Counter()
         for node in self.nodes:
             stats = node.stats()
@@ -77,7 +77,7 @@ class Bench:
         return sums
 
     def measure(self, name, times=1):
-        """One case, `times` windows of it: a list of results."""
+        """Measures `times` windows of one case, and returns a list of results."""
         case = CASES[name]
         self.a.ctl(case.command(self.b.nid, case.warm))
         return [self._window(case) for _ in range(times)]

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
-* The part of QEMU's plugin interface that icount.c uses. Distributions ship QEMU
- * without its qemu-plugin.h. Versions of the interface that are known here: 1
- * (QEMU 6.0 to 8.2) and 4 (from 10.0 on).
+ * Part of QEMU's plugin interface that icount.c uses, because distributions ship QEMU without its qemu-plugin.h. Known
+ * versions of the interface: 1 (QEMU 6.0 to 8.2) and 4 (from 10.0 on).
  */
 #ifndef QEMU_PLUGIN_H
 #define QEMU_PLUGIN_H

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Addresses to functions, functions to classes."""
+"""Classification of addresses by function, and of functions by class."""
 
 import bisect
 import os
@@ -7,7 +7,7 @@ import re
 import subprocess
 
 LND, LNET, OTHER = "LND", "LNet", "rest"
-# In the order of the tables. The LND has the kernel crate in it, wherever that is.
+# Classes in the order of the tables. LND includes the kernel crate, in any module.
 CLASSES = (
     LND, LNET, "RDMA core", "provider", "network", "locks", "memory", "scheduler", "time, interrupts", OTHER,
 )  # fmt: skip
@@ -19,7 +19,7 @@ MODULES = {
     "libcfs": LNET,
     "lnet_selftest": LNET,
     "rdma_rxe": "provider",
-    # soft-RoCE's checksums, of kernels that have them as modules.
+    # soft-RoCE's checksums, on kernels that have them as modules.
     "crc32_generic": "provider",
     "crc32_pclmul": "provider",
     "ib_core": "RDMA core",
@@ -30,7 +30,7 @@ MODULES = {
     "udp_tunnel": "network",
     "ip6_udp_tunnel": "network",
 }
-# Where a function of the kernel itself was compiled.
+# Classes by where a function of the kernel itself was compiled.
 SOURCES = (
     ("rust/", LND),
     ("drivers/infiniband/", "RDMA core"),
@@ -49,7 +49,7 @@ SOURCES = (
     ("kernel/irq/", "time, interrupts"),
     ("kernel/softirq", "time, interrupts"),
 )
-# And by name, where the address is unknown.
+# Classes by name, for functions whose source is unknown.
 NAMES = (
     (re.compile(r"_R|rust_helper_"), LND),
     (re.compile(r"crc32|crypto_shash_|shash_"), "provider"),
@@ -57,7 +57,7 @@ NAMES = (
     (re.compile(r"k(mem_cache|malloc|free|zalloc)|__kmalloc|__slab|mem(cpy|set|move)|__?(alloc|free)_(pages|frozen)"), "memory"),
     (re.compile(r"__switch_to|schedule|__schedule|try_to_wake|process_one_work|__queue_work|queue_work|worker_thread"), "scheduler"),
 )  # fmt: skip
-# Functions that are counted by their calls.
+# Functions whose calls are counted.
 CALLS = {
     "lock rounds": re.compile(r"_raw_(spin|read|write)_(try)?lock"),
     "atomics out of line": re.compile(r"rust_helper_(atomic|refcount)"),
@@ -69,7 +69,7 @@ CALLS = {
 
 
 def sources(kdir):
-    """Function to object file, of what is linked into the kernel; nothing if the tree has no objects."""
+    """Returns the object file of each function that is linked into the kernel; empty if the tree has no objects."""
     archive = os.path.join(kdir, "vmlinux.a")
     if not os.path.exists(archive):
         return {}
@@ -81,7 +81,7 @@ def sources(kdir):
 
 
 class Symbols:
-    """The functions of one guest."""
+    """Functions of one guest."""
 
     def __init__(self, kallsyms, source):
         found = {}
@@ -89,7 +89,7 @@ class Symbols:
             address, kind, name, *module = line.split()
             address = int(address, 16)
             if kind in "tTwW" and address >= 0xFFFFFFFF80000000:
-                # Of several at one address any but the padding's.
+                # If several symbols have an address, the symbol of the padding is the last choice.
                 if address not in found or found[address][0].startswith("__pfx_"):
                     found[address] = name, module[0][1:-1] if module else ""
         self._addresses = sorted(found)
@@ -97,7 +97,7 @@ class Symbols:
         self._source = source
 
     def at(self, address):
-        """(name, module), and where in the function it is."""
+        """Returns (name, module) of the function at an address, and the offset in it."""
         i = bisect.bisect_right(self._addresses, address) - 1
         if i < 0:
             return ("?", ""), -1
@@ -122,7 +122,7 @@ def _objdump(path):
 
 
 def mentions(text, name):
-    """The instructions of a disassembly that read an object of that name: {function: [where in it]}."""
+    """Returns the instructions of a disassembly that read an object of that name: {function: [offsets]}."""
     found, function, begin, last = {}, None, 0, 0
     for line in text.splitlines():
         head = re.match(r"([0-9a-f]+) <(.*)>:$", line)
@@ -137,12 +137,12 @@ def mentions(text, name):
 
 
 def reads(path, name, where):
-    """How often the code of a module read that object, by the counts of its instructions."""
+    """Returns how often the code of a module read that object, by the counts of its instructions."""
     return sum(where.get(function, {}).get(at, 0) for function, ats in mentions(_objdump(path), name).items() for at in ats)
 
 
 def disassembly(path, name, counts):
-    """A function of a module, with how often each instruction was executed: lines."""
+    """Yields lines of a module's function with how often each instruction was executed."""
     out = _objdump(path)
     begin = None
     for line in out.splitlines():

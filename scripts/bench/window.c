@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * In the guest:
+ * Program in the guest that opens and closes windows of icount.c:
  *
- *   window CTL COMMAND       opens a window of icount.c, gives lnet_lite the
- *                            command, lets what is left of it end, and closes it
+ *   window CTL COMMAND       opens a window, gives lnet_lite the command, waits
+ *                            for the end of its work, and closes the window
  *   window -n COUNT FILE     waits in a window until LNet has sent and received
  *                            that many messages, which it reads in its stats;
  *                            prints how many there were
- *   window open | close      opens one, closes it
+ *   window open | close      opens a window, closes it
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void rest(long ms)
 	nanosleep(&t, NULL);
 }
 
-/* Sent and received: the fourth and the fifth number. -1: not available. */
+/* Returns the messages sent and received: the fourth and the fifth number. -1: not available. */
 static long messages(const char *file)
 {
 	FILE *f = fopen(file, "r");
@@ -62,7 +62,7 @@ static int wait_for(long count, const char *file)
 {
 	long began = messages(file), passed;
 
-	/* First some that are not counted: it connects, or warms up. */
+	/* The first messages are not counted: they connect, or warm up. */
 	if (began < 0 || pass(file, began, count / 4 + 1) <= count / 4)
 		return 1;
 	began = messages(file);
