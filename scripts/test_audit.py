@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""scripts/audit against trees with one fault each. Run: pytest scripts"""
+"""Tests of scripts/audit on trees with one fault each. Run: pytest scripts"""
 
 import json
 import os
@@ -41,7 +41,7 @@ def audit(tmp_path):
         shutil.copy(os.path.join(SCRIPTS, name), tmp_path / "scripts" / name)
 
     def run(text, path="rust/rdma/a.rs", spdx=SPDX, budget=None, options=(), commits=()):
-        # The checked programs are not the subject: whatever prose of theirs counts is allowed.
+        # The checked programs are not the subject, so their own prose may have places that count.
         budget = {"prose": {"scripts": {"starts": 9, "phrases": 9, "long": 9}}, "calls": {}, **(budget or {})}
         (tmp_path / "scripts/prose_budget.json").write_text(json.dumps(budget))
         for name, content in (("rust/rdma/good.rs", SPDX + GOOD), (path, spdx + text)):

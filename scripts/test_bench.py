@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `make bench` makes of its counts. Run: pytest scripts"""
+"""Tests of the evaluation of `make bench`. Run: pytest scripts"""
 
 import copy
 import os
@@ -32,7 +32,7 @@ def test_addresses_find_their_function():
     assert symbols.at(0xFFFFFFFFA0000000) == (("ro2ib_send", "ro2iblnd"), 0)
     assert symbols.at(0xFFFFFFFFA0000007) == (("ro2ib_send", "ro2iblnd"), 7)
     assert symbols.at(0xFFFFFFFF80000000) == (("?", ""), -1)
-    # Data are no functions.
+    # Data symbols are not functions.
     assert symbols.at(0xFFFFFFFF81000204) == (("rust_helper_refcount_inc", ""), 0x104)
 
 
@@ -135,7 +135,7 @@ def test_what_the_rest_takes_is_left_out():
 
     left = judge.without(of(a=3, b=10), of(a=1, b=1, c=2))
     assert left["messages"] == 100
-    # The most first; what is only in the rest is less than nothing.
+    # The largest count comes first; a function that only the rest has gets a negative count.
     assert list(left["functions"].items()) == [("b", 9), ("a", 2), ("c", -2)]
 
 
@@ -145,7 +145,7 @@ def test_both_drivers_are_told_with_the_ratio():
 
     lines = beside({"ro2iblnd": of(30, 10), "ko2iblnd": of(20, 60)}).splitlines()
     assert "| LND | 30 / 20 = 1.50 |" in lines
-    # Of the kernel's work that of a class that is not there is none.
+    # A class that did not occur counts as zero.
     assert "| memory | 0 / 0 = - |" in lines
     assert "| all but provider, network, LNet | 40 / 80 = 0.50 |" in lines
     assert "| whole kernel | 90 / 130 = 0.69 |" in lines
@@ -155,13 +155,13 @@ def test_both_drivers_are_told_with_the_ratio():
 
 @pytest.mark.parametrize("other", ["--check", "--save"])
 def test_the_baseline_is_of_a_driver_that_nobody_looks_at(other):
-    """Refused before anything is booted."""
+    """The command line is refused before a guest boots."""
     bench = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench")
     done = subprocess.run([sys.executable, "-B", bench, "--trace", other], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "--trace" in done.stderr, done
 
 
-# The plugin in a program of its own, with the guest's memory at one address for all.
+# Program that runs the plugin with the guest's memory at one address for all.
 TOUCHES = r"""
 #include "icount.c"
 
@@ -205,7 +205,7 @@ int main(void)
 
 
 def test_lines_move_between_cpus(tmp_path):
-    """Who has read or written a line has it, until another CPU writes it."""
+    """A CPU that has read or written a line has its content until another CPU writes it."""
     here = os.path.dirname(os.path.abspath(__file__))
     (tmp_path / "touches.c").write_text(TOUCHES)
     gcc = ["gcc", "-std=gnu2x", "-O2", "-DRO2IB_PLUGIN_API=1", "-I", os.path.join(here, "bench")]
@@ -214,11 +214,11 @@ def test_lines_move_between_cpus(tmp_path):
     def moves(script):
         return subprocess.run([tmp_path / "touches"], input=script, check=True, capture_output=True, text=True).stdout
 
-    # Nobody had it; its own; another CPU's; that one has it now, too.
+    # A write to a line that no CPU has; reads by the same CPU, by another CPU, and by both, which now have the line.
     assert moves("w0 1000 r0 1008 r1 1010 r1 1000 r0 1000") == "00100"
-    # A write takes it from all others, once.
+    # A write takes the line from all other CPUs, once.
     assert moves("r0 40 r1 40 r2 40 w1 40 w1 40 r1 40 r0 40") == "0111001"
-    # Lines beside it are others'.
+    # Adjacent lines are separate.
     assert moves("w0 0 w1 40 w0 3f w1 7f w2 80") == "00000"
-    # A CPU that only reads what nobody has written since moves it once.
+    # A CPU that only reads an unchanged line moves it once.
     assert moves("w3 fff000 r2 fff000 r2 fff000 r3 fff000") == "0100"

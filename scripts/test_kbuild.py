@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Variables of Kbuild, as make expands them for a made-up kernel. Run: pytest scripts"""
+"""Tests of Kbuild's variables, as make expands them for a made-up kernel. Run: pytest scripts"""
 
 import glob
 import os
@@ -58,7 +58,7 @@ def test_warnings_end_only_test_builds(variables):
 
 
 def names(pattern):
-    """The names that a regular expression of alternatives in parentheses stands for."""
+    """Returns the names that match a regular expression of alternatives in parentheses."""
     if m := re.search(r"\(([\w|]+)\)", pattern):
         return [n for word in m[1].split("|") for n in names(pattern[: m.start()] + word + pattern[m.end() :])]
     return [pattern]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The faults of scripts/mutants and scripts/sim-defects fit the code. Run: pytest scripts"""
+"""Checks that the faults of scripts/mutants and scripts/sim-defects fit the code. Run: pytest scripts"""
 
 import importlib.machinery
 import importlib.util
@@ -27,7 +27,7 @@ def test_each_fault_has_one_place():
 
 
 def test_each_old_defect_has_its_places():
-    """Those of scripts/sim-defects, which takes minutes for each and is run seldom."""
+    """Checks the places only, because scripts/sim-defects takes minutes for each defect and seldom runs."""
     folders = [os.path.join(HERE, "../rust", room) for room in ("lnd", "rdma", "proto", "policy")]
     code = ""
     for folder in folders:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What scripts/packaging says, and the package of ro2ibtop. Run: pytest scripts"""
+"""Tests of scripts/packaging, and of the package of ro2ibtop. Run: pytest scripts"""
 
 import os
 import re
@@ -42,7 +42,7 @@ def test_all_have_one_version():
 
 
 def test_make_install_has_a_program_for_each_man_page(tmp_path):
-    """And those work without this tree."""
+    """The installed programs work without this tree."""
     kdir, out, root = (tmp_path / name for name in ("kdir", "out", "root"))
     (kdir / "include/config").mkdir(parents=True)
     (kdir / "include/config/kernel.release").write_text(KERNEL + "\n")
@@ -62,7 +62,7 @@ def test_make_install_has_a_program_for_each_man_page(tmp_path):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """The Debian packages, unpacked, by name."""
+    """Returns the unpacked Debian packages, by name."""
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     if not all(shutil.which(tool, path=path) for tool in ("dpkg-buildpackage", "dh_dkms", "cargo")):
         pytest.skip("needs what builds packages, and cargo")
@@ -82,11 +82,11 @@ def packages(tmp_path_factory):
 def test_ro2ibtop_is_a_package_of_its_own(packages):
     assert set(packages) == {"ro2iblnd-dkms", "ro2ibtop"}
     files = {name: {str(f.relative_to(root)) for f in root.rglob("*") if f.is_file()} for name, root in packages.items()}
-    # They can be installed together.
+    # The packages can be installed together.
     assert not files["ro2ibtop"] & files["ro2iblnd-dkms"]
     assert {"usr/bin/ro2ibtop", "usr/share/man/man1/ro2ibtop.1.gz", "usr/share/doc/ro2ibtop/schema.json"} <= files["ro2ibtop"]
     assert "usr/share/man/man4/ro2iblnd.4.gz" in files["ro2iblnd-dkms"]
-    # Of each crate that is in it there is the licence.
+    # The package has the licence of each crate that the program contains.
     copyright = (packages["ro2ibtop"] / "usr/share/doc/ro2ibtop/copyright").read_text()
     crates = set(re.findall(r"crate (\S+ \S+), which", copyright))
     assert "ratatui" in {crate.split()[0] for crate in crates}
@@ -106,7 +106,7 @@ def test_the_packaged_ro2ibtop_runs_and_tells_nothing_of_its_builder(packages):
 
 
 class Dkms:
-    """A source tree as the package lays it, in trees of its own."""
+    """Source tree in the package's layout, with trees of dkms and modules of its own."""
 
     def __init__(self, root):
         self.root = root
@@ -126,7 +126,7 @@ class Dkms:
         self.tree.mkdir()
 
     def conf(self, action, kernel=KERNEL, shown="1"):
-        """What dkms gets from sourcing the file, and what it says."""
+        """Returns the settings that dkms gets from sourcing the file, and the output."""
         command = f"""action={action} kernelver={kernel} dkms_tree={self.tree} kernel_source_dir={self.kdir}
             unset BUILD_EXCLUSIVE_KERNEL BUILD_DEPENDS
             . {self.source}/dkms.conf
@@ -165,7 +165,7 @@ LUSTRE = "lustre-client-modules"
 
 
 def lustre_in_dkms(dkms, conf):
-    """Lustre's modules in DKMS's tree, of which nothing is built yet."""
+    """Adds Lustre's modules to DKMS's tree; none of them is built yet."""
     source = dkms.tree / LUSTRE / "2.17.57/source"
     source.mkdir(parents=True)
     (source / "dkms.conf").write_text(
@@ -183,7 +183,7 @@ def test_lustre_goes_first_on_a_new_kernel_only(dkms):
     assert depends == "" and exclusive and "skipped" in said
 
 
-# What keeps DKMS from building Lustre.
+# Settings with which DKMS does not build Lustre.
 NEVER = ("AUTOINSTALL=", "AUTOINSTALL=no", "BUILD_EXCLUSIVE_KERNEL=^4", "BUILD_EXCLUSIVE_ARCH=s390")
 
 
@@ -196,7 +196,7 @@ def test_a_lustre_that_is_not_built_is_not_waited_for(dkms, conf):
 
 @pytest.mark.parametrize("conf", NEVER[:1])
 def test_dkms_itself_does_not_wait(dkms, conf):
-    """A kernel would not be installed to its end."""
+    """A wait would prevent the kernel's installation from completing."""
     needs_dkms()
     lustre_in_dkms(dkms, conf)
     assert dkms.run("add", "-m", "ro2iblnd", "-v", "0.1.0").returncode == 0
@@ -206,7 +206,7 @@ def test_dkms_itself_does_not_wait(dkms, conf):
 
 @pytest.fixture
 def unfit(dkms, monkeypatch):
-    """There is an LNet, and what building needs is not there."""
+    """There is an LNet, but the build dependencies are missing."""
     header = dkms.root / "lustre/include/linux/lnet/lib-lnet.h"
     header.parent.mkdir(parents=True)
     header.touch()
@@ -217,7 +217,7 @@ def unfit(dkms, monkeypatch):
 
 
 def test_a_new_kernel_it_cannot_be_built_for_is_left_out(unfit):
-    """As an error it would end the installation of the kernel. Who asks for a build is told by that."""
+    """An error would end the installation of the kernel. The caller of an explicit build gets the error."""
     for action in ("autoinstall", "kernel_postinst"):
         (auto, exclusive, _, _), said = unfit.conf(action)
         assert auto == "yes" and not re.search(exclusive, KERNEL), said
@@ -230,12 +230,12 @@ def test_a_new_kernel_it_cannot_be_built_for_is_left_out(unfit):
 
 
 def test_a_new_kernel_is_left_out_though_lustre_is_to_come(unfit):
-    """What is missing is not LNet, and is as missing when Lustre has been built."""
+    """The missing build dependency is not LNet, so it is still missing when Lustre has been built."""
     lustre_in_dkms(unfit, "")
     for action in ("autoinstall", "kernel_postinst"):
         (_, exclusive, _, _), said = unfit.conf(action)
         assert not re.search(exclusive, KERNEL) and "no bindgen" in said, said
-    # LNet is not asked for.
+    # preflight does not ask for LNet.
     preflight = unfit.source / "scripts/preflight"
     preflight.write_text('#!/bin/sh\nfor o; do [ "$o" != -n ] || exit 0; done\nexit 1\n')
     assert unfit.conf("autoinstall")[1] == ""
@@ -259,14 +259,14 @@ def test_dkms_itself_leaves_the_kernel_out(dkms):
     done = dkms.run("build", "-m", "ro2iblnd", "-v", "0.1.0", "-k", KERNEL)
     assert done.returncode == 77
     assert f"ro2iblnd: skipped: no LNet for kernel {KERNEL}" in done.stderr
-    # what a new kernel runs: no error, or its installation would fail
+    # A new kernel runs this command: an error would make its installation fail.
     done = dkms.run("autoinstall", "-k", KERNEL)
     assert done.returncode == 0, done.stderr
     assert f"ro2iblnd: skipped: no LNet for kernel {KERNEL}" in done.stderr
 
 
 def test_a_module_stays_that_cannot_be_built_again(tmp_path):
-    """Its LNet was replaced, and what building needs is not there: dkms would take it away first."""
+    """The module's LNet was replaced, and the build dependencies are missing: dkms would remove the module first."""
     version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
     for directory in ("source", KERNEL):
         (tmp_path / "dkms/ro2iblnd" / version / directory).mkdir(parents=True)
@@ -292,7 +292,7 @@ def test_a_module_stays_that_cannot_be_built_again(tmp_path):
 
 
 def test_another_driver_is_built_again(tmp_path):
-    """A package of the same version brings other sources; LNet is what it was."""
+    """A package of the same version brings other sources; LNet is the same."""
     version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
     source = tmp_path / f"src/ro2iblnd-{version}"
     shutil.copytree(os.path.join(TOP, "include"), source / "include")
@@ -338,7 +338,7 @@ case $1 in status) echo installed ;; build) mkdir -p {log.parent} && cp {tmp_pat
     log.write_text(f"ro2iblnd: LNet fingerprint {fingerprint}\nro2iblnd: sources {run('source-id')}\n")
     shutil.copy(log, tmp_path / "log")
     assert called() == ["status"]
-    # Its kernel would not take it: an administrator who asks gets another one, and hears why.
+    # The kernel would not load the module: an administrator who asks gets another module, and the reason.
     modinfo = dkms.parent / "modinfo"
     modinfo.write_text("#!/bin/sh\necho /lib/modules/ro2iblnd.ko\n")
     modinfo.chmod(0o755)
@@ -349,7 +349,7 @@ case $1 in status) echo installed ;; build) mkdir -p {log.parent} && cp {tmp_pat
     assert done.returncode == 1 and done.stderr.count(says) == 2, done
     assert "install" in (tmp_path / "called").read_text().split()
     (tmp_path / "called").unlink()
-    # Not whenever a package comes.
+    # Not after every installation of a package.
     env["QUIET"] = "y"
     assert called() == ["status"]
     (source / "Kbuild").write_text("other\n")
@@ -386,8 +386,8 @@ def test_the_running_kernel_without_headers_is_not_passed_over(tmp_path):
     assert done.returncode == 0 and not done.stderr, done
 
 
-# What dh_dkms puts into the maintainer scripts, and the program it calls: as those
-# of Debian 12, which builds for the running kernel alone.
+# Code that dh_dkms adds to the maintainer scripts, and the program that it calls: as in Debian 12, which builds for the
+# running kernel alone.
 DH_DKMS = {
     "prerm": """
 case "$1" in
@@ -413,8 +413,8 @@ dkms add -m $1 -v $2
 dkms build -m $1 -v $2 -k {KERNEL}
 dkms install -m $1 -v $2 -k {KERNEL}
 """
-# What of dkms is needed: modules that are built, those that are installed, and
-# that it works on no version that lost its sources.
+# The part of dkms that the tests need: modules that are built, modules that are installed, and no action on a version
+# that lost its sources.
 FAKE_DKMS = r"""#!/bin/bash
 set -e
 action=$1 all= kernel=
@@ -492,7 +492,7 @@ ALL = (KERNEL, FALLBACK, "6.1.0-97-amd64")
 
 
 class Debian:
-    """A node with three kernels, on which dpkg runs the package's maintainer scripts."""
+    """Node with three kernels, on which dpkg runs the package's maintainer scripts."""
 
     def __init__(self, root):
         self.root = root
@@ -508,7 +508,7 @@ class Debian:
         self.script(root / "usr/lib/dkms/common.postinst", "#!/bin/sh\n" + COMMON_POSTINST)
 
     def here(self, text):
-        """Of its paths, those in this root."""
+        """Returns the text with its paths moved into this root."""
         return re.sub(r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-)", f"{self.root}/", text)
 
     def script(self, path, text):
@@ -520,7 +520,7 @@ class Debian:
         return self.root / f"usr/src/ro2iblnd-{version}"
 
     def package(self, version, sources):
-        """As it is unpacked: its files, and its maintainer scripts."""
+        """Unpacks the package: its files, and its maintainer scripts."""
         source = self.sources(version)
         shutil.rmtree(source, ignore_errors=True)
         (source / "include").mkdir(parents=True)
@@ -538,7 +538,9 @@ class Debian:
         self.script(source / "scripts/preflight", preflight)
 
     def maintainer(self, name, version, *args, theirs=False):
-        """One of the scripts, as debhelper makes it: `theirs` has nothing of ours, as those of old packages."""
+        """Runs a maintainer script as debhelper makes it: with `theirs`, without the package's own part, as in old
+        packages.
+        """
         text = "#!/bin/sh\nset -e\n#DEBHELPER#\n" if theirs else read(f"scripts/packaging/debian/ro2iblnd-dkms.{name}")
         script = self.root / name
         self.script(script, text.replace("#DEBHELPER#", DH_DKMS[name]).replace("@VERSION@", version))
@@ -546,7 +548,7 @@ class Debian:
         return subprocess.run(["sh", script, *args], env=env, capture_output=True, text=True)
 
     def modules(self):
-        """What each kernel has: the version and sources of its module."""
+        """Returns the version and sources of each kernel's module."""
         found = {path.parts[-4]: path.read_text().strip() for path in self.root.glob("lib/modules/*/updates/dkms/ro2iblnd.ko")}
         links = {link.name.removeprefix("kernel-").rpartition("-")[0] for link in self.dkms.glob("ro2iblnd/kernel-*")}
         assert links == set(found), "dkms and the kernels do not agree"
@@ -563,7 +565,7 @@ class Debian:
         return self
 
     def update(self, version="0.1.0", sources="two", old="0.1.0", theirs=False):
-        """What dpkg does, and what postinst says."""
+        """Updates the package as dpkg does, and returns the result of postinst."""
         done = self.maintainer("prerm", old, "upgrade", f"{version}+20261127", theirs=theirs)
         assert done.returncode == 0, done
         if version != old:
@@ -587,12 +589,12 @@ def of_all(text):
 
 
 def test_the_package_builds_for_each_kernel(debian):
-    """Also where dkms's own script does for one only."""
+    """dkms's own script builds for one kernel only."""
     assert debian.installed().modules() == of_all("0.1.0 one")
 
 
 def test_a_module_installed_by_hand_makes_way(debian):
-    """dkms does not put its own beside it. It stays where there is nothing better."""
+    """dkms does not install its own module beside it. The old module stays where there is no better one."""
     by_hand = [debian.root / "lib/modules" / kernel / "updates/ro2iblnd.ko" for kernel in ALL[:2]]
     for file in by_hand:
         file.parent.mkdir()
@@ -603,7 +605,7 @@ def test_a_module_installed_by_hand_makes_way(debian):
     assert done.returncode == 0 and "installed by hand, and is removed" in done.stderr, done
     assert debian.modules() == {kernel: "0.1.0 one" for kernel in ALL if kernel != FALLBACK}
     assert not by_hand[0].exists() and by_hand[1].read_text() == "by hand"
-    # Nor is it lost where it is dkms that fails.
+    # The old module also stays if dkms fails to install.
     debian.root.joinpath(f"fails-{FALLBACK}").unlink()
     debian.root.joinpath(f"no-install-{FALLBACK}").write_text("one")
     assert debian.maintainer("postinst", "0.1.0", "triggered", "x").returncode == 0
@@ -633,7 +635,7 @@ def test_an_update_replaces_the_modules_of_all_kernels(debian, version):
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 @pytest.mark.parametrize("lacks", ["unfit", "fails", "no-lnet", "headers", "no-install"])
 def test_an_update_that_cannot_be_built_leaves_the_module(debian, version, lacks):
-    """No toolchain that fits, a build that fails, an LNet whose tree is gone: for one kernel of three."""
+    """One kernel of three has no suitable toolchain, a failing build, or an LNet without its tree."""
     debian.installed()
     if lacks == "headers":
         shutil.rmtree(debian.root / "lib/modules" / FALLBACK / "build")
@@ -644,7 +646,7 @@ def test_an_update_that_cannot_be_built_leaves_the_module(debian, version, lacks
     assert f"ro2iblnd: the module for kernel {FALLBACK} stays as it was" in done.stderr, done
     assert debian.modules() == {**of_all(f"{version} two"), FALLBACK: "0.1.0 one"}
     assert "dkms-rebuild" in done.stderr or lacks in ("headers", "no-lnet")
-    # When that is mended the rest is done, by the next trigger.
+    # When the fault is repaired, the next trigger does the rest.
     if lacks == "headers":
         (debian.root / "lib/modules" / FALLBACK / "build/include").mkdir(parents=True)
     else:
@@ -662,17 +664,17 @@ def test_no_module_is_lost_where_none_can_be_built(debian, version):
     done = debian.update(version)
     assert done.returncode == 0 and debian.modules() == of_all("0.1.0 one"), done
     assert done.stderr.count("no bindgen") == done.stderr.count("stays as it was") == 3
-    # and another one on top of it
+    # A second update on top of the first.
     done = debian.update(version, "three", old=version)
     assert done.returncode == 0 and debian.modules() == of_all("0.1.0 one"), done
-    # Away: all of it, of whatever version.
+    # Removes all modules, of every version.
     assert debian.maintainer("prerm", version, "remove").returncode == 0
     assert not (debian.dkms / "ro2iblnd").exists()
     assert debian.modules() == {}
 
 
 def test_what_dkms_itself_has_replaced_is_forgotten(debian):
-    """As for a kernel that is installed meanwhile: it takes the latest version."""
+    """For example for a kernel that is installed meanwhile, dkms takes the latest version."""
     debian.installed()
     for kernel in ALL:
         debian.root.joinpath(f"unfit-{kernel}").touch()
@@ -701,7 +703,7 @@ def test_an_update_that_dpkg_takes_back(debian, version):
 
 
 def test_an_update_from_a_package_that_takes_all_away(debian):
-    """As those were that had nothing but what dh_dkms gives."""
+    """The scripts of such a package have only the code of dh_dkms."""
     done = debian.installed().update(theirs=True)
     assert done.returncode == 0, done
     assert debian.modules() == of_all("0.1.0 two")
@@ -720,13 +722,13 @@ def test_an_update_where_nothing_is_to_be_built_by_itself(debian):
 
 
 def test_a_module_stays_while_the_next_is_built(debian):
-    """A machine that goes down in the middle of it boots with the driver it had, and the next run does all of it."""
+    """A machine that stops during the update boots with its old driver, and the next run does the whole update."""
     debian.installed()
     fake = debian.root / "bin/dkms"
     text = fake.read_text()
     fake.write_text(text.replace('\t. "$tree/build/lnet"', '\tkill -9 $PPID; exit 1'))
     debian.update()
-    # What its kernel finds, whatever dkms's tree looks like.
+    # The kernel finds this file, whatever is in dkms's tree.
     ko = debian.root / "lib/modules" / FALLBACK / "updates/dkms/ro2iblnd.ko"
     assert ko.read_text() == "0.1.0 one\n"
     fake.write_text(text)
@@ -735,7 +737,7 @@ def test_a_module_stays_while_the_next_is_built(debian):
 
 
 def test_what_was_unpacked_only_goes_all_the_same(debian):
-    """dpkg does not call prerm then."""
+    """dpkg does not call prerm in this case."""
     debian.installed()
     assert debian.maintainer("prerm", "0.1.0", "upgrade", "0.2.0+1").returncode == 0
     shutil.rmtree(debian.sources("0.1.0"))
@@ -748,7 +750,7 @@ def test_what_was_unpacked_only_goes_all_the_same(debian):
 
 
 def test_what_debhelper_adds_is_what_is_passed_over(packages):
-    """Some cases end before it: it must be dh_dkms's alone."""
+    """Some cases end before this code, so it must be only dh_dkms's."""
     for name in ("prerm", "postinst"):
         text = (packages["ro2iblnd-dkms"].parent / "control" / name).read_text()
         assert set(re.findall(r"Automatically added by (\S+?)(?:/\S+)?$", text, re.M)) == {"dh_dkms"}, text

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the documents say of module parameters, and of counters of devices, against the code. Run: pytest scripts"""
+"""Comparison of the documents about module parameters, and about counters of devices, with the code. Run: pytest
+scripts
+"""
 
 import glob
 import os
@@ -10,10 +12,10 @@ import pytest
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCUMENTS = "Documentation"
-# Parameters that ko2iblnd has not.
+# Parameters that ko2iblnd does not have.
 OURS = ("probe", "access", "ni_tune")
 LIMITS = {"INT_MIN": None, "INT_MAX": None, "U16_MAX": 65535}
-# With a current LNet; see test_the_default_timeout.
+# Values with a current LNet; see test_the_default_timeout.
 NAMED = {"RO2IB_TIMEOUT_DEFAULT": "50"}
 
 
@@ -23,19 +25,19 @@ def read(*parts):
 
 
 def limit(text):
-    """None: there is none but that of the type."""
+    """Returns the limit, or None if only the type limits the value."""
     return LIMITS[text] if text in LIMITS else int(text)
 
 
 class Parameter:
-    """A parameter of the module, as the code has it."""
+    """Parameter of the module, as the code defines it."""
 
     def __init__(self, kind, default, perm, low=None, high=None, values=(), zero=False):
         self.kind, self.default, self.runs = kind, default, perm == "0644"
         self.low, self.high, self.values, self.zero = low, high, values, zero
 
     def range(self):
-        """As the documents write it, or None."""
+        """Returns the range in the form of the documents, or None."""
         if self.values:
             return ", ".join(self.values)
         if self.low is None:
@@ -44,7 +46,7 @@ class Parameter:
         return f"{self.low}.." if self.high is None else f"{also}{self.low}..{self.high}"
 
     def refused(self):
-        """What of it is refused, in the words of migration.md, or None."""
+        """Returns the refused values, in the words of migration.md, or None."""
         if self.values:
             return "other than " + self.range()
         if self.low is None:
@@ -54,7 +56,7 @@ class Parameter:
 
 @pytest.fixture(scope="module")
 def code():
-    """All parameters, by name."""
+    """Returns all parameters, by name."""
     text = "\n".join(read(file) for file in sorted(glob.glob(os.path.join(TOP, "rust/shim/*.c"))))
     found = {}
     numbers = r"^RO2IB_PARAM(_OPS)?\((\w+), (\w+),(?: &(\w+),)? (-?\w+), (-?\w+), (-?\w+), (\d+)\);"
@@ -72,7 +74,7 @@ def code():
     for name, perm in re.findall(r"^module_param_cb\((\w+), &\w+, &\w+, (\d+)\);", text, re.MULTILINE):
         assert f'__MODULE_PARM_TYPE({name}, "charp");' in text
         found[name] = Parameter("string", "empty", perm)
-    # However a parameter is made, it has a description.
+    # Every parameter has a description, however it is defined.
     assert set(found) == set(re.findall(r"^MODULE_PARM_DESC\((\w+),", text, re.MULTILINE))
     assert len(found) > 25
     return found
@@ -80,7 +82,7 @@ def code():
 
 @pytest.mark.parametrize(("lnet", "default"), [("int (*lnd_get_timeout)(void);", "50"), ("", "0")])
 def test_the_default_timeout(tmp_path, lnet, default):
-    """LNet up to 2.16 does not ask the driver, and has a deadline of its own for messages."""
+    """LNet up to 2.16 does not ask the driver, and has its own deadline for messages."""
     headers = tmp_path / "include/linux/lnet"
     headers.mkdir(parents=True)
     (headers / "lib-lnet.h").touch()
@@ -89,7 +91,7 @@ def test_the_default_timeout(tmp_path, lnet, default):
     flags = subprocess.run([probe, tmp_path], capture_output=True, text=True, check=True).stdout.split()
     text = "\n".join(line for line in read("rust/shim/params.c").splitlines() if not line.startswith("#include"))
     command = ["gcc", "-E", "-P", "-x", "c", *flags, "-"]
-    # The last of the lines is what RO2IB_PARAM has for a default.
+    # The last line shows the default in RO2IB_PARAM.
     text += "\n#undef RO2IB_PARAM\n#define RO2IB_PARAM(name, kind, value, ...) name = value\n"
     text += re.search(r"^RO2IB_PARAM\(timeout,.*$", text, re.MULTILINE)[0]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
@@ -105,7 +107,7 @@ def test_every_parameter_is_in_the_man_page(code):
 
 
 def test_every_parameter_is_in_the_document(code):
-    """With type, default, range and mode."""
+    """Compares type, default, range and mode."""
     number = r"^\| `(\w+)` \| (\w+) \| `?(-?\w+)`? \|(.*?)\| (load|run) \|"
     rows = {name: tuple(cells) for name, *cells in re.findall(number, read(DOCUMENTS, "parameters.md"), re.MULTILINE)}
     text = r"^\| `(\w+)` \| empty \|"
@@ -117,7 +119,7 @@ def test_every_parameter_is_in_the_document(code):
 
 
 def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
-    """migration.md: a row for each parameter of ko2iblnd's with a range, with that range."""
+    """migration.md has a row for each parameter of ko2iblnd with a range, with that range."""
     told = {}
     refused = r"^\| ((?:`\w+`(?:, )?)+) ((?:outside|below|other than) [-0-9., ]+?) \|.*\| refused[ ;|]"
     for names, what in re.findall(refused, read(DOCUMENTS, "migration.md"), re.MULTILINE):
@@ -128,7 +130,7 @@ def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
 
 
 def test_ro2ibtop_watches_the_counters_of_lost_packets():
-    """Compares them with those that mean lost packets in reference.md."""
+    """Compares the watched counters with those that mean lost packets in reference.md."""
     section = read(DOCUMENTS, "reference.md").partition("### Counters of the devices")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")][1:]
     lost = [row for row in rows if not row[3].startswith(("nothing did", "compare the P_Keys"))]

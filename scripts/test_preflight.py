@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""scripts/preflight against made-up systems, each wrong in one way. Run: pytest scripts"""
+"""Tests of scripts/preflight with made-up systems, each with one fault. Run: pytest scripts"""
 
 import os
 import re
@@ -44,7 +44,7 @@ def symvers(exports, owner):
 
 
 class System:
-    """A root with headers, tools and a Lustre tree for which all is well."""
+    """Root with headers, tools and a Lustre tree, in which preflight finds no fault."""
 
     def __init__(self, root):
         self.root = root
@@ -99,7 +99,7 @@ class System:
         return done.returncode, done.stdout, done.stderr
 
     def wrong(self, *args):
-        """Run, and return what is wrong and the last line. One line for one cause."""
+        """Runs preflight and returns the fault and the last line. Each fault has one line."""
         status, out, err = self.run(*args)
         assert status == 1, out + err
         lines = [line for line in err.splitlines() if not line.startswith("preflight: note:")]
@@ -127,7 +127,7 @@ def test_all_is_well(system):
 
 
 def test_a_user_may_ask(system):
-    """Whose path has no modinfo."""
+    """The PATH of a user does not contain modinfo."""
     system.built()
     keep = {"PATH": f"{system.bin}:/usr/bin:/bin", "RO2IBLND_CACHE": str(system.root / "cache")}
     done = subprocess.run([PREFLIGHT, "-d", system.root], env={**keep, **system.env}, capture_output=True, text=True)
@@ -135,7 +135,7 @@ def test_a_user_may_ask(system):
 
 
 def test_a_locale_that_is_not_there(system):
-    """Each bash complains of it, as after ssh from a node that has it."""
+    """Each bash complains of such a locale, as after ssh from a node that has it."""
     system.env["LC_ALL"] = "xx_YY.UTF-8"
     status, out, err = system.run()
     assert status == 0, err
@@ -150,7 +150,7 @@ def test_no_headers(system):
 
 
 def test_make_builds_with_what_is_found(system):
-    """scripts/env, where nothing was prepared: the same tools, and no other kernel than the one that was asked for."""
+    """scripts/env without a prepared tree: the same tools, and only the kernel that the caller asked for."""
     script(system.bin / "bindgen", 'echo "bindgen 0.60.1"')
     newer = script(system.root / "cache/bindgen-0.99.0/bin/bindgen", 'echo "bindgen 0.99.0"')
     env = {
@@ -168,7 +168,7 @@ def test_make_builds_with_what_is_found(system):
 
 
 def test_a_kernel_that_is_too_old(system):
-    """As that of RHEL 8."""
+    """As the kernel of RHEL 8."""
     old = "4.18.0-553.el8_10.x86_64"
     system.kdir.parent.rename(system.kdir.parent.parent / old)
     write(system.kdir.parent.parent / old / "build/include/config/kernel.release", old + "\n")
@@ -227,7 +227,7 @@ CARGO_INSTALL = "cargo install bindgen-cli --version 0.71.1 --locked --root /usr
 
 
 def of_the_distribution(system, os_release):
-    """The tools are those of the distribution: what it has in /usr/bin."""
+    """Moves the tools to those of the distribution, in /usr/bin."""
     write(system.root / "etc/os-release", os_release)
     usr = system.root / "usr/bin"
     usr.parent.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,7 @@ def test_a_rustc_that_is_too_old_may_not_get_newer(system, os_release, words):
     assert "'rustc 1.75.0 (fake)', too old: 1.85" in line
     assert last.startswith(f"preflight: to install: {words}, and if that brings no 1.85: ")
     assert "rust-src" in last and "RUSTC=" in last
-    # Both: one line that names both.
+    # If both tools are too old, one line names both.
     script(usr / "bindgen", 'echo "bindgen 0.66.1"')
     last = system.run()[2].splitlines()[-1]
     assert f" cargo && {CARGO_INSTALL}, and if that brings no 1.85: " in last
@@ -378,7 +378,7 @@ def test_in_tree_crate_lacks_metadata(system):
 
 @pytest.mark.parametrize("name", ["workqueue.rs", "prelude.rs"])
 def test_in_tree_crate_that_is_too_old(system, name):
-    """As of 6.17 and 6.18."""
+    """As in 6.17 and 6.18."""
     in_tree(system)
     write(system.kdir / "rust/kernel" / name, "x")
     status, out, _ = system.run()
@@ -404,7 +404,7 @@ RDMA = ("core/ib_core", "core/rdma_cm", "hw/mlx5/mlx5_ib")
 
 
 def rdma_modules(system, *names):
-    """The kernel's modules are installed, and these of drivers/infiniband are among them."""
+    """Installs the kernel's modules, with these of drivers/infiniband among them."""
     for name in ("ext4", *(f"drivers/infiniband/{name}" for name in names)):
         module(system.root / f"lib/modules/{KERNEL}/kernel/{name}.ko")
     depmod(system.root)
@@ -427,13 +427,13 @@ def test_rdma_modules_are_there(system):
     ],
 )
 def test_a_kernel_without_its_rdma_modules(system, os_release, words):
-    """Headers know nothing of it: the modules are in a package of their own."""
+    """The headers do not tell: the modules are in a package of their own."""
     write(system.root / "etc/os-release", os_release)
     rdma_modules(system)
     line, last = system.wrong()
     assert f"kernel {KERNEL} has no ib_core rdma_cm: the kernel's RDMA modules are not installed" in line
     assert last == f"preflight: to install: {words}"
-    # They can be installed after the module was built.
+    # The modules can be installed after the build.
     assert system.run("-b")[0] == 0
 
 
@@ -442,7 +442,7 @@ def test_a_kernel_without_a_driver_of_an_adapter(system):
     line, last = system.wrong()
     assert f"kernel {KERNEL} has no driver of an RDMA adapter" in line
     assert last == f"preflight: to install: apt install linux-image-{KERNEL}"
-    # One that came from elsewhere has a device.
+    # A driver from another source has a device.
     write(system.root / "sys/class/infiniband/vendor_0/node_guid", "")
     assert system.run()[0] == 0
 
@@ -475,11 +475,11 @@ def test_a_device_that_cannot_be_used(system, driver, why):
     line, last = system.wrong()
     assert line == f"preflight: no NI starts on one_0 ({driver}): {why}: use another device"
     assert last == "preflight: not ok: nothing to install, see above"
-    # A note, if there is another one.
+    # With another usable device it is only a note.
     rdma_device(system, "mlx5_0", "mlx5_core")
     status, out, err = system.run()
     assert (status, err) == (0, f"preflight: note: no NI starts on one_0 ({driver}): {why}\n"), out
-    # Of another kernel nothing is known.
+    # Nothing is known of the devices of another kernel.
     write(system.root / "proc/sys/kernel/osrelease", "6.1.0\n")
     assert "no NI starts" not in system.run("-k", KERNEL)[2]
 
@@ -517,7 +517,7 @@ def test_the_version_of_roce(system, gids, mode, uses, note):
     assert status == 0, err
     assert f"preflight: mlx5_0 port 1: connections use {uses}\n" in out
     assert note in err if note else err == "", err
-    # Of another kernel, or another system, than the one that runs nothing is known.
+    # Nothing is known of the ports of another kernel, or of another system.
     write(system.root / "proc/sys/kernel/osrelease", "6.1.0\n")
     status, out, err = system.run("-k", KERNEL)
     assert "connections use" not in out and "GID" not in err
@@ -527,7 +527,7 @@ def test_the_version_of_roce(system, gids, mode, uses, note):
     ("thresh", "queue", "notes"), [(1024, 512, 2), (16384, 512, 1), (1024, 8192, 1), (16384, 8192, 0)]
 )
 def test_a_server_with_many_clients(system, thresh, queue, notes):
-    """Its tables are too small for as many as a large site has."""
+    """The tables are too small for the number of clients of a large site."""
     roce_port(system, V1, V2)
     write(system.root / "proc/sys/net/ipv4/neigh/default/gc_thresh3", f"{thresh}\n")
     write(system.root / "sys/module/ib_core/parameters/recv_queue_size", f"{queue}\n")
@@ -554,7 +554,7 @@ eth0	0000000A	00000000	0001	0	0	100	00FFFFFF	0	0	0
     [("eth1", 0, 0, True), ("eth1", 1, 0, False), ("eth1", 0, 1, False), ("eth0", 0, 0, False)],
 )
 def test_two_interfaces_in_one_subnet(system, second, ignore, arp_filter, noted):
-    """Each answers ARP requests for the address of the other one."""
+    """Each interface answers ARP requests for the address of the other."""
     roce_port(system, V1, V2)
     write(system.root / "proc/net/route", ROUTES.format(second=second))
     for name, of_all in (("arp_ignore", ignore), ("arp_filter", arp_filter)):
@@ -612,7 +612,7 @@ def test_installed_lnet_of_another_kernel(system):
 
 
 def test_lnet_of_another_kernel_by_a_weak_link(system):
-    """As weak-modules makes it: there is no LNet for this kernel, which is no error of a build."""
+    """weak-modules makes such a link: there is no LNet for this kernel, which is not an error of a build."""
     devel_package(system, OLD_LAYOUT)
     ours = system.root / f"lib/modules/{KERNEL}/extra/lnet.ko"
     theirs = module(system.root / "lib/modules/5.14.0-503.el9.x86_64/extra/lnet.ko", vermagic="5.14.0-503.el9.x86_64 SMP ")
@@ -622,7 +622,7 @@ def test_lnet_of_another_kernel_by_a_weak_link(system):
     link.symlink_to(theirs)
     done = subprocess.run([os.path.join(HERE, "lnet-find"), "-d", system.root, "-k", KERNEL], capture_output=True, text=True)
     assert done.returncode == 3 and done.stderr.count("\n") == 1, done
-    # Lustre itself works so.
+    # Lustre itself works with such a link.
     assert f"{KERNEL}: /lib/modules/{KERNEL}/weak-updates/lustre/lnet.ko is another kernel's: Lustre works here" in done.stderr, done
     assert "install Lustre for this kernel, or stay with ko2iblnd there" in done.stderr, done
 
@@ -639,7 +639,7 @@ def test_lustre_in_the_configuration_file(system):
 
 
 def test_tools_in_the_configuration_file(system):
-    """DKMS has no environment in which to name others than those of the distribution."""
+    """DKMS has no environment in which to name other tools than the distribution's."""
     write(system.root / "etc/ro2iblnd.conf", "RUSTC=/nowhere/rustc\nBINDGEN=/nowhere/bindgen\n")
     assert system.run()[0] == 0
     del system.env["RUSTC"]
@@ -689,7 +689,7 @@ def test_lustres_dkms_tree(system, name):
     (system.root / f"var/lib/dkms/{name}/kernel-{KERNEL}-x86_64").symlink_to(where)
     status, out, err = system.run()
     assert status == 0, err
-    # a module that wants libcfs, which is one of its own
+    # a module that uses libcfs, which is a module of its own
     ko = system.built(imports={"lnet_parse": LNET_EXPORTS["lnet_parse"], "libcfs_debug_msg": 7})
     assert "libcfs_debug_msg" in system.wrong("-m", ko)[0]
     module(system.root / f"lib/modules/{KERNEL}/updates/libcfs.ko", exports={"libcfs_debug_msg": 7})
@@ -702,7 +702,7 @@ def test_lustres_dkms_tree(system, name):
 
 @pytest.mark.parametrize("works", [True, False])
 def test_lustres_own_configure(system, works, tmp_path):
-    """Lustre's packages for Debian keep no config.h: it is made anew, in a copy of which nothing stays."""
+    """Lustre's packages for Debian keep no config.h: lnet-find makes it again, in a temporary copy."""
     no_lnet(system)
     source = system.root / "usr/src/lustre-client-modules-2.17.57"
     write(source / "include/linux/lnet/lib-lnet.h", "")
@@ -719,7 +719,7 @@ def test_lustres_own_configure(system, works, tmp_path):
     find = [os.path.join(HERE, "lnet-find"), "-d", system.root, "-k", KERNEL, "-o", view]
     done = subprocess.run(find, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, capture_output=True, text=True)
     assert (done.returncode == 0) == works, done.stderr
-    # from which nothing may be run on some systems
+    # some systems do not allow to run programs there
     assert not (tmp_path / "where").read_text().startswith(f"{tmp_path}/tmp/")
     assert not os.listdir(tmp_path / "tmp")
     kept = sorted(os.listdir(system.root / "var/cache/ro2iblnd/lnet"))
@@ -735,7 +735,7 @@ def test_lustres_own_configure(system, works, tmp_path):
 
 
 def devel_package(system, headers):
-    """What kmod-lustre-...-devel installs: `headers`, and what the build left."""
+    """Makes the tree of kmod-lustre-...-devel: `headers`, and files that the build left."""
     tree = no_lnet(system)
     system.lnet()
     devel = system.root / "usr/src/lustre-2.17.57"
@@ -746,7 +746,7 @@ def devel_package(system, headers):
     return devel
 
 
-# Where lustre.spec puts them: up to 2.17.0, and since.
+# Places of the headers by lustre.spec: up to 2.17.0, and since.
 OLD_LAYOUT = {
     "lnet/lib-lnet.h": "#include <libcfs/libcfs.h>\n#include <linux/slab.h>\n",
     "libcfs/libcfs.h": "#include <libcfs/linux/linux-mem.h>\n",
@@ -788,7 +788,7 @@ def test_headers_of_a_devel_package(system, headers, found, tmp_path):
     ids=["2.17.57", "2.17.0"],
 )
 def test_a_devel_package_that_is_not_whole(system, headers, missing):
-    """As that of 2.17 is: nobody can build against it."""
+    """As in the package of 2.17, which cannot be built against."""
     devel_package(system, headers)
     line, _ = system.wrong()
     assert f"lustre-2.17.57 are not whole (no {missing}): unpack and configure Lustre's source" in line
@@ -817,11 +817,11 @@ def test_secure_boot_with_a_key_that_is_not_enrolled(system):
 @pytest.mark.parametrize(
     ("says", "enrolled"),
     [
-        # mokutil up to 0.7.2 ends with 1 for a key that is there, later ones with 0.
+        # mokutil up to 0.7.2 exits with 1 for an enrolled key, later versions with 0.
         ('echo "$2 is already enrolled"; exit 1', True),
         ('echo "$2 is already enrolled"', True),
         ('echo "$2 is already in db"; exit 1', True),
-        # Somebody has yet to say yes at the console.
+        # An administrator has yet to confirm this key at the console.
         ('echo "$2 is already in the enrollment request"; exit 1', False),
         ('echo "$2 is not enrolled"', False),
     ],
@@ -852,7 +852,7 @@ def test_lockdown_and_sig_enforce(system):
 
 
 def sign(path, common_name, tmp):
-    """As the kernel's sign-file does it: PKCS#7, 12 bytes that say how long, a marker. Returns the certificate."""
+    """Signs as the kernel's sign-file does: PKCS#7, 12 bytes with the length, a marker. Returns the certificate."""
     key, cert, sig = tmp / "k.pem", tmp / "c.pem", tmp / "sig.der"
     quiet = {"check": True, "capture_output": True}
     subprocess.run(
@@ -886,7 +886,7 @@ def test_module_signed_by_nobody(system):
 
 
 def key_id(cert):
-    """The key's, as the kernel's list of keys has it."""
+    """Returns the key's identifier, as in the kernel's list of keys."""
     said = subprocess.run(
         ["openssl", "x509", "-in", cert, "-noout", "-ext", "subjectKeyIdentifier"], capture_output=True, text=True, check=True
     )
@@ -894,7 +894,7 @@ def key_id(cert):
 
 
 def test_module_signed_by_somebody(system, tmp_path):
-    """All keys that DKMS makes have one name, so the name alone says little."""
+    """All keys that DKMS makes have the same name, so the name alone proves little."""
     ko = system.built()
     cert = sign(ko, "DKMS module signing key", tmp_path)
     keys = write(system.root / "proc/keys", "")
@@ -903,7 +903,7 @@ def test_module_signed_by_somebody(system, tmp_path):
         keys.write_text(f"2d I------ 1 perm 1f030000 0 0 asymmetri {name}: {number}: X509.rsa {number[-8:]} []\n")
 
     system.secure_boot()
-    # The certificate at hand is that of the signature.
+    # The available certificate belongs to the signature.
     write(system.root / "var/lib/dkms/mok.pub", "").write_bytes(
         subprocess.run(["openssl", "x509", "-in", cert, "-outform", "DER"], capture_output=True, check=True).stdout
     )
@@ -911,18 +911,18 @@ def test_module_signed_by_somebody(system, tmp_path):
     status, out, err = system.run("-m", ko)
     assert status == 0, err
     assert "is signed by DKMS module signing key" in out
-    # That of a node before it was installed anew.
+    # A key of the same node from before its operating system was installed again.
     known("DKMS module signing key", "12ab" * 10)
     line, _ = system.wrong("-m", ko)
     assert "which this kernel does not know" in line
-    # It is not at hand: the name is all there is.
+    # The certificate is not available, so there is only the name.
     (system.root / "var/lib/dkms/mok.pub").unlink()
     status, _, err = system.run("-m", ko)
     assert status == 0, err
     assert "a key of that name is known; whether it is the one: -c CERTIFICATE" in err
     line, _ = system.wrong("-m", ko, "-c", cert)
     assert "which this kernel does not know" in line
-    # Of a certificate that somebody issued the signature has the issuer's name, and the list the owner's.
+    # If another authority issued a certificate, the signature has the issuer's name, and the list the owner's.
     known("Site modules", key_id(cert))
     status, out, err = system.run("-m", ko, "-c", cert)
     assert status == 0, err
@@ -954,7 +954,7 @@ def test_module_with_other_symbols(system, imports, says):
 
 
 def test_the_module_that_is_installed(system):
-    """Nobody has to name it; what building needs says nothing of it."""
+    """preflight finds the installed module without -m; with -b it does not check the module."""
     ko = system.root / f"lib/modules/{KERNEL}/updates/dkms/ro2iblnd.ko"
     ko.parent.mkdir(parents=True)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""scripts/ro2ib-report in made-up roots with made-up programs, in this machine's shell and in BusyBox, which then is all there
-is. Run: pytest scripts"""
+"""Tests of scripts/ro2ib-report in made-up roots with made-up programs, in this machine's shell and in BusyBox without
+other programs. Run: pytest scripts
+"""
 
 import os
 import re
@@ -14,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 REPORT = os.path.join(HERE, "ro2ib-report")
 NOW = 1795395997.742
 NI = "10.0.0.1@o2ib"
-# A port as soft-RoCE has it.
+# A port as soft-RoCE shows it.
 PORT = {
     "hw_counters/completer_retry_err": "7",
     "counters/symbol_error": "0",
@@ -28,13 +29,13 @@ PORT = {
     "gid_attrs/ndevs/0": "eth0",
     "gid_attrs/types/0": "RoCE v2",
 }
-# Says what it is asked, and that an address is there or not.
+# Prints its arguments, and whether the address answers.
 PING = """case "$1" in -V) echo "ping from iputils 20221126"; exit ;; esac
 for last; do :; done
 echo "asked: $*"
 case $last in *.2) echo "1 received"; exit 0 ;; *) echo "0 received"; exit 1 ;; esac
 """
-# As BusyBox has it.
+# As in BusyBox.
 OLD_PING = PING.replace('echo "ping from iputils 20221126"; exit', 'echo "ping: invalid option -- V" >&2; exit 1')
 IP = """case "$*" in "-o address" | neigh | link | "route get "*) echo "ip said: $*" ;; *) echo "BusyBox v1.35, Usage: ip" >&2; exit 1 ;; esac"""
 
@@ -49,7 +50,7 @@ class Root:
         self.put("sys/class/net/ib0/pkey", "0x8001")
         self.put("sys/module/ro2iblnd/parameters/timeout", "50")
         self.put("sys/module/ro2iblnd/parameters/access", "")
-        # While the driver is loaded.
+        # The link exists while the driver is loaded.
         (self.path / "sys/module/ko2iblnd").symlink_to("ro2iblnd")
         self.put("proc/meminfo", "MemFree: 12 kB")
         self.put("proc/uptime", "81.50 10.00")
@@ -71,7 +72,7 @@ class Root:
         (self.path / "bin" / name).chmod(0o755)
 
     def run(self, *args, says=""):
-        """Its sections, in order: (name, text)."""
+        """Returns the sections of the report, in order: (name, text)."""
         command, env = self.shell
         began = time.monotonic()
         done = subprocess.run(
@@ -79,13 +80,13 @@ class Root:
         )
         self.spent = time.monotonic() - began
         assert (done.returncode, done.stderr) == (0, f"ro2ib-report: {says}\n" if says else "")
-        # In the file, too.
+        # The file contains the message, too.
         assert not says or says in done.stdout.splitlines()[:2]
         parts = re.split("^==> (.*) <==\n", done.stdout, flags=re.MULTILINE)
         return list(zip(parts[1::2], parts[2::2], strict=True))
 
     def pings(self):
-        """What ping was asked, by the address."""
+        """Returns the arguments of ping, by address."""
         asked = {}
         for _, text in self.run():
             for line in re.findall("^asked: (.*)$", text, re.MULTILINE):
@@ -112,7 +113,7 @@ def named(sections, name):
 
 
 def clock(sections):
-    """The clocks, by name."""
+    """Returns the clocks, by name."""
     return dict(word.split("=") for word in named(sections, "clock")[0].splitlines()[0].split())
 
 
@@ -125,13 +126,13 @@ def test_memory_and_partitions_are_told(root):
     assert named(sections, "/sys/class/net/ib0/pkey") == ["0x8001\n"]
     assert named(sections, "/sys/module/ro2iblnd/parameters/access") == ["\n"]
     assert not any("/sys/module/ko2iblnd" in what for what, _ in sections)
-    # Of the tables what is in use.
+    # Only the used entries of the tables are reported.
     assert named(sections, "pkeys") == ["rxe0 port 1 index 0: 0xffff\nrxe0 port 1 index 2: 0x8001\n"]
     assert named(sections, "gids") == ["rxe0 port 1 index 0: fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2 eth0\n"]
 
 
 def test_load_is_told(root):
-    """And what waits and cannot be ended. Names may have anything in them."""
+    """The report also has uninterruptible waits. Names may contain any character."""
     root.put("proc/loadavg", "9.12 3.00 1.00 3/200 999")
     root.put("proc/pressure/io", "some avg10=7.00")
     for pid, (name, state) in enumerate([("ll_ost_io00_001", "D"), ("ll_ost_io00_001", "D"), ("a) D (b", "D"), ("sleeper", "S"), ("odd) D", "R")], 100):
@@ -151,20 +152,20 @@ def test_rules_of_firewalls_are_told(root):
     assert named(sections, "command: nft list ruleset")[0].splitlines()[1:] == ["asked: list ruleset", "udp dport 4791 drop"]
     told = named(sections, "command: iptables-save")[0].splitlines()[1:]
     assert len(told) == 1001 and told[-1] == "(of 1500 lines the first 1000)"
-    # Not that there are none.
+    # The report does not claim that there are no rules.
     assert named(sections, "command: tc -s qdisc show") == ["(not installed)\n"]
     (root.path / "sys/class/net/eth0/device").mkdir()
     root.program("tc", 'echo "asked: $*"')
     asked = [text for what, text in root.run() if what.startswith("command: tc ")]
     assert len(asked) == 2 and "asked: -s filter show dev eth0 ingress\n" in asked[1]
-    # How it wants to be called is not what there is.
+    # A usage text is not a list of rules.
     root.program("tc", 'echo "BusyBox v1.35.0 (Debian) multi-call binary."; echo "Usage: tc OBJECT"; exit 1')
     asked = [text for what, text in root.run() if what.startswith("command: tc ")]
     assert asked == ["(this one cannot show it: there may be some, all the same)\n"] * 2
 
 
 def test_where_the_past_ends(root):
-    """What was said before the driver was loaded last is told, and that it is of the past."""
+    """The report has lines from before the driver was last loaded, and marks them."""
     first, last = (f"[{at}] ro2iblnd: 0.1.0, for Linux 6.12, LNet 2.17" for at in (1, 9))
     log = [first, "[2] ro2iblnd: old", last, "[10] ro2iblnd: new"]
     root.program("dmesg", "\n".join(f"echo '{line}'" for line in log))
@@ -173,7 +174,7 @@ def test_where_the_past_ends(root):
 
 
 def test_verdicts_come_first(root):
-    """Where ro2ibtop is, of the node as it is now."""
+    """If ro2ibtop is installed, its verdicts are those of the node as it is now."""
     root.program("ro2ibtop", 'echo "asked: $*"')
     sections = root.run()
     names = [what for what, _ in sections]
@@ -190,12 +191,12 @@ def test_fault_injection_is_reported(root):
     assert named(sections, "/proc/vmstat (shortages)") == ["allocstall_normal 3\noom_kill 1\n"]
     assert named(sections, "/sys/kernel/debug/failslab/probability") == ["50\n"]
     assert named(sections, "/sys/kernel/debug/fail_function/inject") == ["ro2ib_alloc_mr\t-12\n0x(masked)\n"]
-    # Root sees where they are in memory. Nobody else shall.
+    # root sees addresses of memory, which the report must not contain.
     assert named(sections, "/proc/modules") == ["rdma_rxe 16384 0 - Live 0x(masked)\nro2iblnd 90112 1 lnet, Live 0x(masked) (OE)\n"]
 
 
 def test_one_clock(root):
-    """What the driver's times, the log's, and those of the sections have to do with each other."""
+    """The report relates the driver's times, the log's times and those of the sections."""
     root.program("uname", "echo Linux")
     sections = root.run()
     said = clock(sections)
@@ -209,7 +210,7 @@ def test_one_clock(root):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_clock_that_is_not_told(root, told):
-    """Zeros in front are no octal numbers. Where the kernel does not tell the log's clock, another one has to do."""
+    """Numbers with leading zeros are not octal. If the kernel does not show the log's clock, another clock is used."""
     (root.path / "sys/kernel/debug/sched/debug").unlink()
     root.put("proc/uptime", "9.08 1.00")
     if told:
@@ -219,8 +220,9 @@ def test_a_clock_that_is_not_told(root, told):
 
 
 def test_failing_peers_are_pinged(root):
-    """Plainly, and with as much as a packet of RDMA has, not to be cut in pieces. Who does well is left alone, and who we
-    parted with."""
+    """Each failing peer gets a plain ping and one with the size of an RDMA packet that must not be fragmented. Peers
+    without failures, and peers that this node rejected or that an operator closed, are not pinged.
+    """
     root.program("ping", PING)
     root.program("ip", IP)
     peer = "peer=10.0.0.{0}@o2ib conns=1 usable=0 waiting={1} waited_ms=9 closed=0 failed=1 last={3} last_ago_ms=5 failures={2} retry_ms=1 ends=-"
@@ -245,11 +247,11 @@ def test_failing_peers_are_pinged(root):
         assert " -M " not in plain and " -s " not in plain
         assert " -M do " in full and f" -s {544 if address == '10.0.0.2' else 1056} " in full
         for line in lines:
-            # From the NI's own address, and not for long.
+            # Pings come from the NI's own address, and end soon.
             assert " -I 10.0.0.1 " in line and re.search(r"-c \d -w \d -W \d ", line), line
     heads = [what for what, _ in sections if "ping" in what and what.endswith(" 10.0.0.3")]
     assert len(heads) == 2, sections
-    # What it said and how it ended, and the way there.
+    # The report has ping's output, its exit status, and the route.
     assert [text for what, text in sections if what == heads[0]][0].endswith("0 received\n(exit status 1)\n")
     assert named(sections, "command: ip route get 10.0.0.3")
 
@@ -259,7 +261,7 @@ def test_a_ping_that_cannot_forbid_pieces(root):
     root.debug(NI, f"ni={NI} device=rxe0", "peer=10.0.0.3@o2ib waiting=1 failures=1")
     lines = root.pings()["10.0.0.3"]
     assert len(lines) == 2 and " -s 1056 " in lines[1] and "-M" not in "".join(lines)
-    # It is said that the larger one proves nothing, and of that one only.
+    # The report notes that the larger ping proves nothing, and only for that ping.
     notes = [what for what, text in root.run() if "says nothing of the MTU" in text]
     assert not notes
     root.program("ping", OLD_PING.replace("exit 1 ;; esac\n", "exit 0 ;; esac\n"))
@@ -268,7 +270,7 @@ def test_a_ping_that_cannot_forbid_pieces(root):
 
 
 def test_no_more_than_the_interface_takes(root):
-    """IPoIB has less room for a packet than InfiniBand below it."""
+    """An IPoIB packet has less room than a packet of InfiniBand below it."""
     root.program("ping", PING)
     root.put("sys/class/net/eth0/mtu", "2044")
     root.debug(NI, f"ni={NI} device=rxe0", "conn=10.0.0.3@o2ib mtu=4096 oldest_ms=900 oldest=sending")
@@ -284,14 +286,14 @@ def test_only_so_many_are_pinged(root):
 
 
 def test_nothing_but_addresses_is_asked_for(root):
-    """Whatever debugfs says."""
+    """debugfs may contain any text."""
     root.program("ping", PING)
     root.debug(NI, f"ni={NI} device=../../x", *(f"peer={bad}@o2ib waiting=1 failures=1" for bad in ("$(id)", "-f", "a;b", "fe80::1", "10.0.0.*", "10.0.0.3")))
     assert set(root.pings()) == {"10.0.0.3"}
 
 
 def test_other_words_for_other_programs(root):
-    """BusyBox's ip knows some of it."""
+    """BusyBox's ip has only some of the commands."""
     root.program("ip", IP)
     sections = root.run()
     assert named(sections, "command: ip -o address") and named(sections, "command: ip neigh")
@@ -317,7 +319,7 @@ def test_of_the_log_what_may_matter(root):
 
 
 def test_what_broke_is_told_with_its_stack(root):
-    """Whose it is may be said in one line of it only, or in none."""
+    """The name of the module may be in only one line of the stack, or in none."""
     oops = [
         "[ 9.0] BUG: kernel NULL pointer dereference, address: 0000000000000008",
         "[ 9.0] CPU: 1 PID: 77 Comm: kworker/1:2",
@@ -336,7 +338,7 @@ def test_what_broke_is_told_with_its_stack(root):
 
 
 def test_what_the_node_was_booted_with_is_nobodys_business(root):
-    """The kernel's command line may hold passwords, and a word that is looked for."""
+    """The kernel's command line may contain passwords, and a word that the report searches for."""
     line = "[ 0.0] Kernel command line: rd.driver.pre=mlx5_core netroot=iscsi:user:secret@10.0.0.9"
     other = "[ 0.1] Unknown kernel command line parameters rdma=secret, will be passed to user space."
     root.program("dmesg", f"echo '{line}'; echo '{other}'; echo '[ 1.0] mlx5_core: reset'")
@@ -344,7 +346,7 @@ def test_what_the_node_was_booted_with_is_nobodys_business(root):
 
 
 def test_programs_that_hang_do_not_hold_it(root):
-    """Not those that do not want to end, either."""
+    """This includes programs that ignore SIGTERM."""
     for name in ("ip", "rdma", "modinfo", "lnetctl", "lctl", "ibv_devinfo", "dmesg", "ping", "uname"):
         root.program(name, "trap '' TERM\necho begun\nsleep 60 & wait\nsleep 60")
     root.debug(NI, f"ni={NI} device=rxe0", *(f"peer=10.0.1.{n}@o2ib waiting=1 failures=1" for n in range(5)))
@@ -356,8 +358,9 @@ def test_programs_that_hang_do_not_hold_it(root):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
-    """As what waits in the kernel for good: `timeout` ends nothing here, or is not there. It is not waited for, and does not keep
-    the output open."""
+    """As for a program that waits in the kernel for ever: `timeout` does not end it, or is not installed. The report
+    does not wait for it, and the program does not keep the output open.
+    """
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("sh", "cat", "date", "grep", "head", "mktemp", "mv", "rm", "sed", "sleep", "sort", "tail", "uniq", "wc"):
@@ -375,7 +378,7 @@ def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
 
 
 def test_a_file_that_hangs_does_not_hold_it(root):
-    """The driver's own, or a counter that the device's firmware is asked for."""
+    """The file is one of the driver, or a counter that is read from the device's firmware."""
     os.mkfifo(root.path / "sys/class/infiniband/rxe0/ports/1/hw_counters/waits")
     os.mkfifo(root.path / "sys/kernel/debug/ro2iblnd/waits")
     sections = root.run("-t", "3")
@@ -393,7 +396,7 @@ def test_a_file_that_hangs_does_not_hold_it(root):
     ],
 )
 def test_a_node_that_tells_nothing_of_ro2iblnd(root, module, mounted, why):
-    """It has all else, and says in one line what is not there."""
+    """The report has everything else, and one line that names the missing part."""
     shutil.rmtree(root.path / ("sys/kernel/debug/ro2iblnd" if mounted else "sys/kernel/debug"))
     (root.path / "sys/kernel/debug").mkdir(exist_ok=True)
     shutil.rmtree(root.path / "sys/module/ro2iblnd")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""scripts/rust-build with a made-up compiler: what it says when something fails. Run: pytest scripts"""
+"""Tests of the errors of scripts/rust-build, with a made-up compiler. Run: pytest scripts"""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from test_preflight import CONFIG, script, write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Of the two forms of the stub one has an attribute from the command line.
+# One of the two forms of the stub has an attribute from the command line.
 RUSTC = """case $* in
 *--version*) echo "rustc 1.99.0 (fake)" ;;
 *compiler_builtins*no_core*) echo "error: with no_core" >&2; exit {with_no_core} ;;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The flags that scripts/rust-flags gives rustc for some configurations of a kernel. Run: pytest scripts"""
+"""Tests of the flags that scripts/rust-flags gives rustc for some configurations of a kernel. Run: pytest scripts"""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_functions_have_no_section_of_their_own(flags, config):
     ids=["amd64", "arm64"],
 )
 def test_functions_that_llvm_adds_are_as_all_others(flags, config, option, flag):
-    """rustc from 1.98 on tells LLVM by itself."""
+    """From 1.98 on, rustc itself sets this for LLVM."""
     assert flag not in flags(config)
     config += f"CONFIG_{option}=y\n"
     assert flag in flags(config) and flag in flags(config, 97)

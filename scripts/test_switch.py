@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""scripts/ro2iblnd-switch in made-up roots, with the real modprobe. Run: pytest scripts"""
+"""Tests of scripts/ro2iblnd-switch in made-up roots, with the real modprobe. Run: pytest scripts"""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SWITCH = os.path.join(HERE, "ro2iblnd-switch")
 ENV = dict(os.environ, PATH=os.environ["PATH"] + ":/usr/sbin:/sbin", LC_ALL="C")
 
-# What Lustre installs as /etc/modprobe.d/ko2iblnd.conf.
+# /etc/modprobe.d/ko2iblnd.conf, as Lustre installs it.
 LUSTRE_CONF = """alias ko2iblnd-opa ko2iblnd
 options ko2iblnd-opa peer_credits=32 conns_per_peer=4
 install ko2iblnd /usr/sbin/ko2iblnd-probe
@@ -21,7 +21,7 @@ install ko2iblnd /usr/sbin/ko2iblnd-probe
 
 
 class Node:
-    """A root with modules and modprobe.d, and what modprobe would do in it."""
+    """Root with modules and modprobe.d, and the actions of modprobe in it."""
 
     def __init__(self, root):
         self.root = root
@@ -135,13 +135,13 @@ def test_options_of_both_names_reach_ours(both):
     (both.conf / "site.conf").write_text("options ko2iblnd peer_credits=16 service=988\n")
     (both.conf / "new.conf").write_text("options ro2iblnd conns_per_peer=2\n")
     both.run("ro2iblnd")
-    # LNet's request; what our "install" line runs, for it and for "modprobe ro2iblnd"
+    # LNet's request; the command of the switch's "install" line, for this request and for "modprobe ro2iblnd"
     for name in ("ko2iblnd", "ro2iblnd"):
         assert both.modprobe(name)[-1].startswith(LOAD)
     line = both.modprobe("--ignore-install", "ko2iblnd")[-1]
     for option in ("peer_credits=16", "service=988", "conns_per_peer=2"):
         assert option in line.split()
-    # and they still reach the other one after the way back
+    # the options still reach Lustre's driver after the switch back
     both.run("ko2iblnd")
     line = both.modprobe("--ignore-install", "ko2iblnd")[-1]
     assert line.startswith(THEIRS) and "service=988" in line and "conns_per_peer=2" not in line
@@ -158,7 +158,9 @@ def test_load_runs_modprobe_by_the_name_whose_options_count(both, tmp_path):
 
 
 def fake_modprobe(tmp_path):
-    """Passes on what only asks, and prints the rest. With other configuration: what modprobe would load by that."""
+    """Makes a modprobe that passes on queries and prints other calls. With another configuration, it prints what
+    modprobe would load with it.
+    """
     fake = tmp_path / "bin"
     fake.mkdir(exist_ok=True)
     real = shutil.which("modprobe", path=ENV["PATH"])
@@ -171,7 +173,9 @@ def fake_modprobe(tmp_path):
 
 
 def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
-    """As after an update of the kernel that the driver could not be built for: switched to, and not there."""
+    """As after an update of the kernel for which the driver could not be built: the node is switched, and has no
+    module.
+    """
     node.theirs()
     node.ours()
     assert node.run("ro2iblnd")[0] == 0
@@ -182,7 +186,7 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     assert status == 1
     assert f"but there is none for kernel {KERNEL}" in out
     assert "LNet gets Lustre's ko2iblnd" in err
-    # Switched again, for a kernel that has one.
+    # The node is switched again, for a kernel that has a module.
     other = node.modules.parent / "other"
     other.mkdir()
     (other / "ro2iblnd.ko").touch()
@@ -194,24 +198,24 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
     assert done.stdout.replace(str(node.root), "").split() == [*THEIRS.split(), "peer_credits=16"], done
     assert kmsg.read_text().startswith(f"<4>ro2iblnd-switch: no ro2iblnd for kernel {KERNEL}"), done
-    # To unload that one is no help.
+    # To unload Lustre's driver does not help.
     node.load("ko2iblnd", "2.17.57", "BBB")
     status, out, err = node.run("status")
     assert status == 1 and "loaded:     ko2iblnd" in out and "lustre_rmmod" not in err, err
     assert f"no ro2iblnd for kernel {KERNEL}: LNet gets Lustre's ko2iblnd" in err
-    # What it needs comes before, and has its own options, too.
+    # The modules that it needs are loaded before, with their own options.
     (node.conf / "site.conf").write_text("options lnet networks=o2ib\noptions ko2iblnd peer_credits=16\n")
     node.other("lnet", exports={"lnet_parse": 1})
     node.theirs(imports={"lnet_parse": 1})
     done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
     first, last = (line.split() for line in done.stdout.splitlines())
     assert first[-1] == "networks=o2ib" and last[-1] == "peer_credits=16", done
-    # Lustre's own probe of adapters is asked, as on a node that is not switched.
+    # Lustre's own probe of adapters runs, as on a node that is not switched.
     (node.conf / "ko2iblnd.conf").write_text(LUSTRE_CONF)
     done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
     assert done.stdout.splitlines()[-1].startswith("install /usr/sbin/ko2iblnd-probe"), done
     assert sorted(p.name for p in (node.root / "run").iterdir()) == ["ro2iblnd-switch.why"]
-    # Without either it says so.
+    # Without either driver, the status reports it.
     (node.modules / "updates/kernel/net/lustre/ko2iblnd.ko").unlink()
     depmod(node.root)
     status, _, err = node.run("status")
@@ -227,18 +231,20 @@ OTHER_VERSION = "[ 7.0] ro2iblnd: disagrees about version of symbol lnet_parse"
         ("Exec format error", "", True),
         ("Required key not available", "", True),
         ("Key was rejected by service", "", True),
-        # A kernel that is locked down and does not demand signatures otherwise; SELinux.
+        # A kernel in lockdown that does not demand signatures otherwise; SELinux.
         ("Operation not permitted", "", True),
         ("Permission denied", "", True),
         ("Unknown symbol in module, or unknown parameter (see dmesg)", "", True),
         ("Invalid argument", OTHER_VERSION, True),
-        # A wrong parameter is for somebody to correct.
+        # An administrator has to correct a wrong parameter.
         ("Invalid argument", "[ 7.0] ro2iblnd: parameter wrq_sge=0 is out of range 1..256", False),
         ("Numerical result out of range", "", False),
     ],
 )
 def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, other):
-    """As after an update of Lustre that the driver could not be built for: it is there, and the kernel refuses it."""
+    """As after an update of Lustre for which the driver could not be built: the module exists, and the kernel refuses
+    it.
+    """
     assert both.run("ro2iblnd")[0] == 0
     env = fake_modprobe(tmp_path)
     fake = tmp_path / "bin/modprobe"
@@ -258,19 +264,19 @@ def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, 
     else:
         assert done.returncode == 1 and not done.stdout and not said, (done, said)
         return
-    # Who asks is not told to unload it for nothing.
+    # The status does not advise to unload it in vain.
     both.load("ko2iblnd", "2.17.57", "BBB")
     status, _, err = both.run("status")
     assert status == 1 and "ko2iblnd was loaded in place of ro2iblnd: ro2iblnd for kernel" in err, err
     assert "when ro2iblnd-preflight says ok: unmount" in err and "is configured" not in err, err
-    # Until ours was loaded.
+    # The reason is gone once ro2iblnd was loaded.
     fake.write_text(fake.read_text().replace(fails, ""))
     assert subprocess.run(command, env=env, capture_output=True, check=False).returncode == 0
     assert "ko2iblnd is loaded, ro2iblnd is configured" in both.run("status")[2]
 
 
 def test_no_administrator_may_ask(both):
-    """Whose path has no modprobe."""
+    """The PATH of such a user does not contain modprobe."""
     assert both.run("ro2iblnd")[0] == 0
     command = [SWITCH, "-d", both.root, "-k", KERNEL, "status"]
     done = subprocess.run(command, env=dict(ENV, PATH="/usr/bin:/bin"), capture_output=True, text=True)
@@ -324,7 +330,7 @@ def test_switching_to_missing_driver_fails(node):
 
 
 def test_switching_where_the_program_is_not(both):
-    """As from the sources before they are installed: modprobe would find nothing, and load nothing in its place."""
+    """As from the sources before an installation: modprobe would not find the program, and would load no driver."""
     (both.root / "usr/sbin/ro2iblnd-switch").unlink()
     status, _, err = both.run("ro2iblnd")
     assert status == 1 and "make install" in err and "nothing changed" in err, err
@@ -332,12 +338,12 @@ def test_switching_where_the_program_is_not(both):
 
 
 def as_nobody(node, *args):
-    """What somebody gets who is not root."""
+    """Runs the switch as a user other than root."""
     if os.geteuid():
         pytest.skip("needs root")
     program = node.root / "usr/sbin/ro2iblnd-switch"
     shutil.copy(SWITCH, program)
-    # pytest's own folders nobody else may enter.
+    # Other users may not enter pytest's own folders.
     for path in [node.root, *node.root.parents]:
         if not path.stat().st_mode & 0o001:
             if "pytest-" not in str(path):
@@ -402,7 +408,7 @@ def test_usage(node):
 
 
 def site_probe(node, passes):
-    """A site's own ko2iblnd-probe, which chooses a set of options that Lustre knows nothing of."""
+    """Installs a site's own ko2iblnd-probe, which chooses a set of options that Lustre does not know."""
     probe = node.root / "usr/sbin/site-probe"
     probe.write_text(f"#!/bin/sh\nexec modprobe --ignore-install ko2iblnd-mlx5 {passes}\n")
     probe.chmod(0o755)
@@ -414,7 +420,7 @@ def site_probe(node, passes):
 
 
 def loads(node, tmp_path, *args, wrong=""):
-    """Runs `load`. Returns its status, a line for each module that modprobe would insert, and what else it says."""
+    """Runs `load`. Returns its status, a line for each module that modprobe would insert, and its other output."""
     env = fake_modprobe(tmp_path)
     real = shutil.which("modprobe", path=ENV["PATH"])
     fake = tmp_path / "bin/modprobe"
@@ -431,7 +437,9 @@ def loads(node, tmp_path, *args, wrong=""):
 @pytest.mark.parametrize("name", ["ko2iblnd-opa", "ko2iblnd_opa", "ko2iblnd-mlx5"])
 @pytest.mark.parametrize("install", ["", "install ko2iblnd /usr/sbin/ko2iblnd-probe\n"], ids=["bare", "install-line"])
 def test_every_alias_of_ko2iblnd_leads_to_ours(both, name, install):
-    """As a start script that loads it by hand. ko2iblnd would be there before LNet asks, and ours never."""
+    """A start script may load the driver by such a name. Without these aliases ko2iblnd would be loaded before LNet's
+    request, and ro2iblnd never.
+    """
     site = "alias ko2iblnd-mlx5 ko2iblnd\noptions ko2iblnd-mlx5 peer_credits=63\n"
     (both.conf / "ko2iblnd.conf").write_text(site + LUSTRE_CONF.replace("install", "# install") + install)
     assert both.run("ro2iblnd") == (0, "", "")
@@ -446,7 +454,7 @@ def test_every_alias_of_ko2iblnd_leads_to_ours(both, name, install):
 def test_later_alias_is_reported(both):
     assert both.run("ro2iblnd")[0] == 0
     (both.conf / "site.conf").write_text("alias ko2iblnd-mlx5 ko2iblnd\n")
-    # Not Lustre's in any case.
+    # Lustre's driver is not loaded in any case.
     assert both.modprobe("ko2iblnd-mlx5") == []
     status, _, err = both.run("status")
     assert status == 1 and "the alias ko2iblnd_mlx5 leads to ko2iblnd" in err, err
@@ -456,15 +464,15 @@ def test_later_alias_is_reported(both):
 
 @pytest.mark.parametrize("passes", ["$CMDLINE_OPTS", ""])
 def test_a_sites_own_probe_chooses_the_options(both, tmp_path, passes):
-    """Whether it passes on the options of ko2iblnd, as Lustre's does, or not."""
+    """The probe passes on the options of ko2iblnd, as Lustre's does, or does not."""
     site_probe(both, passes)
     tune = "ni_tune=*@o2ib tos=96; 10.0.0.1@o2ib tos=0"
     assert both.run("ro2iblnd") == (0, "", "")
-    # Modprobe passes these to the "install ro2iblnd" line for LNet's request.
+    # modprobe passes these to the "install ro2iblnd" line for LNet's request.
     status, lines, err = loads(both, tmp_path, "timeout=60", tune, "peer_credits=31")
     assert status == 0, err
     assert lines[-1].startswith(OURS) and len(lines) == 1, lines
-    # Of one that is given twice the kernel takes the last.
+    # If an option is given twice, the kernel takes the last value.
     profile = ["peer_credits=63", "conns_per_peer=2"]
     assert shlex.split(lines[-1])[2:] == [*profile, "timeout=60", tune, "peer_credits=31"], lines
     assert both.run("status")[2] == ""
@@ -486,7 +494,7 @@ def test_a_command_that_loads_nothing_does_not_keep_ours_out(both, tmp_path, com
 
 
 def test_soft_dependencies_of_ko2iblnd_are_loaded(both, tmp_path):
-    """The common cure for an interface that is not there yet when LNet starts."""
+    """Such a line is the usual solution if an interface is missing when LNet starts."""
     for name in ("ib_ipoib", "mlx5_ib", "afterwards"):
         both.other(name)
     (both.conf / "site.conf").write_text("softdep ko2iblnd pre: ib_ipoib mlx5_ib post: afterwards\n")
@@ -498,7 +506,7 @@ def test_soft_dependencies_of_ko2iblnd_are_loaded(both, tmp_path):
 
 
 def test_a_kernel_without_rdma_modules(both, tmp_path):
-    """Where the distribution has them in a package of their own. Lustre's driver could not be loaded, either."""
+    """Some distributions have these modules in a package of their own. Lustre's driver could not be loaded, either."""
     assert both.run("ro2iblnd")[0] == 0
     (both.modules / "kernel/drivers/infiniband/core/rdma_cm.ko").unlink()
     depmod(both.root)
@@ -512,13 +520,13 @@ def test_a_kernel_without_rdma_modules(both, tmp_path):
     assert status == 1 and not lines and not any("does not fit" in line for line in err), (lines, err)
     assert (both.root / "dev/kmsg").read_text().startswith(f"<4>{says}")
     assert not (both.root / "run/ro2iblnd-switch.why").exists()
-    # Built into the kernel they need no files.
+    # Modules that are built into the kernel need no files.
     (both.modules / "modules.builtin").write_text("kernel/drivers/infiniband/core/rdma_cm.ko\n")
     assert both.run("status")[0] == 0
 
 
 def test_the_name_that_tools_read_is_no_other_driver(both):
-    """ro2iblnd has /sys/module/ko2iblnd lead to itself."""
+    """ro2iblnd makes /sys/module/ko2iblnd a link to itself."""
     both.run("ro2iblnd")
     both.load("ro2iblnd")
     (both.root / "sys/module/ko2iblnd").symlink_to("ro2iblnd")
@@ -527,7 +535,7 @@ def test_the_name_that_tools_read_is_no_other_driver(both):
     assert "loaded:     ro2iblnd" in out and "loaded:     ko2iblnd" not in out, out
 
 
-# Lines that sites have, and what has to reach the module by them.
+# Lines of the configuration of sites, and the options that must reach the module.
 FIELD = [
     "options ko2iblnd-opa peer_credits=128 peer_credits_hiw=64 credits=1024 concurrent_sends=256 ntx=2048"
     " map_on_demand=32 fmr_pool_size=2048 fmr_flush_trigger=512 fmr_cache=1 conns_per_peer=4",
@@ -554,7 +562,7 @@ def test_lines_of_the_field(both, tmp_path, line):
     assert both.run("ro2iblnd") == (0, "", "")
     words = line.split()[2:]
     assert both.modprobe("--ignore-install", name)[-1].split() == [*OURS.split(), *words]
-    # And through the "install" line, whichever name is asked for.
+    # The options also pass through the "install" line, with either name.
     asked = both.modprobe(name)[-1]
     assert asked.startswith(LOAD) and asked.split()[-len(words) :] == words
     status, lines, err = loads(both, tmp_path, *words)

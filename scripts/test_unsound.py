@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What must not compile: safe code of the driver that gives a message back to LNet while a device may access its pages.
-Each body becomes a function of rust/lnd/conn/mapping.rs in a copy of rust/. Run: pytest scripts"""
+"""Tests that unsound code does not compile: safe code of the driver that gives a message back to LNet while a device
+may access its pages. Each body becomes a function of rust/lnd/conn/mapping.rs in a copy of rust/. Run: pytest
+scripts
+"""
 
 import fcntl
 import re
@@ -19,7 +21,7 @@ MAP_PAGES = "    let used = crate::rdma::sg::SgMap::map(device, &req.pages(), Di
 FINALIZE = "finalize(0, crate::lnet::Health::Ok);\n"
 
 BODIES = [
-    # The message comes back when nothing uses the mapping any more.
+    # The message comes back when the mapping has no users any more.
     ("right", MAP + "    if let Some(msg) = mapped.unmap() {\n        msg." + FINALIZE + "    }\n", None),
     ("finalized-while-mapped", MAP + "    let used = mapped.map().clone();\n    msg." + FINALIZE, "E0382"),
     ("taken-out", MAP + "    let used = mapped.map().clone();\n    mapped.keeper." + FINALIZE, "E0616"),
@@ -34,7 +36,7 @@ def check():
     copy = Path(cache) / "unsound"
     copy.mkdir(parents=True, exist_ok=True)
     with open(Path(cache) / "unsound.lock", "w") as lock:
-        # Another run has the same copy.
+        # Another run uses the same copy.
         fcntl.flock(lock, fcntl.LOCK_EX)
         sim_copy.sync(copy)
         file = copy / "lnd/conn/mapping.rs"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests themselves: what every other guest test relies on. Run: pytest scripts"""
+"""Tests of the guests themselves, on which every other guest test relies. Run: pytest scripts"""
 
 import os
 import sys
@@ -46,7 +46,7 @@ def test_taints_names_what_is_not_allowed():
 
 @pytest.fixture(scope="module", params=["compiled", "shell"])
 def guest(request):
-    """Once with either agent; see init.sh."""
+    """Returns a guest with either agent; see init.sh."""
     with vm.Guest(tools=("rping",), compiled=request.param == "compiled") as g:
         assert (g.check("cat /proc/1/comm").strip() == "agent") == (request.param == "compiled")
         yield g
@@ -75,14 +75,14 @@ def test_long_answers_at_the_same_time_do_not_mix(guest):
     jobs = [guest.spawn(f"for i in $(seq 20000); do echo {n}; done") for n in "abcd"]
     for job, n in zip(jobs, "abcd"):
         assert job.wait(60) == (0, f"{n}\n" * 20000)
-    # The agent had all it needs.
+    # The agent had all programs that it needs.
     assert "not found" not in guest.console()
 
 
 def test_what_a_command_leaves_behind_is_not_waited_for(guest):
     assert guest.run("sleep 1000 & echo $!; kill -9 $$", 10)[0] == 137
     assert guest.run("killall sleep; true # \\ ' \" \t é\n")[0] == 0
-    # Orphans are reaped.
+    # The agent reaps orphans.
     assert guest.run("sleep 0.2; ps | grep '[s]leep 1000'")[0] == 1
 
 
@@ -96,7 +96,7 @@ def test_files_go_both_ways(guest, tmp_path):
 
 
 def listens(guest):
-    """Waits until somebody listens there."""
+    """Waits until a program listens there."""
     guest.check("n=0; until rdma resource show cm_id | grep -q LISTEN || [ $n -gt 300 ]; do sleep 0.1; n=$((n + 1)); done", 60)
 
 
