@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! LNet's debug log, which `lctl dk` shows: lines of this driver for those who have set its masks
-//! (`lctl set_param debug=+net`).
+//! LNet's debug log, which `lctl dk` shows: lines of this driver for administrators who have set its masks (`lctl
+//! set_param debug=+net`).
 //!
 //! When off, a line costs one read of a word and a branch; nothing is formatted. Any context except NMI.
 
@@ -23,7 +23,7 @@ use crate::{
     }, //
 };
 
-/// Bytes of a line, at most; the rest is left out.
+/// Limit of the bytes of a line; the rest is left out.
 const LINE: usize = 240;
 
 /// The mask of a line, with the values of libcfs.
@@ -32,11 +32,11 @@ const LINE: usize = 240;
 pub(crate) enum Mask {
     /// `neterror`, which is on by default: something went wrong. Not shown on the console.
     NetError = bindings::ro2ib_dk_mask_RO2IB_DK_NETERROR,
-    /// `net`: what happens.
+    /// `net`: normal events.
     Net = bindings::ro2ib_dk_mask_RO2IB_DK_NET,
 }
 
-/// Where in the source a line comes from.
+/// Place in the source that a line comes from.
 pub(crate) struct Site {
     file: &'static CStr,
     module: &'static CStr,
@@ -82,7 +82,7 @@ impl Write for Text {
 /// Returns whether lines of that mask are enabled.
 #[inline(always)]
 pub(crate) fn wanted(mask: Mask) -> bool {
-    // To measure what it costs: `make no-dk`.
+    // For a measurement of the cost: `make no-dk`.
     if cfg!(ro2iblnd_no_dk) {
         return false;
     }
@@ -140,8 +140,8 @@ fn put(mask: u32, site: &Site, args: fmt::Arguments<'_>) {
     }
 }
 
-/// A line for the debug log: a [`Mask`], a format and its arguments, which are only looked at if the
-/// line is wanted.
+/// Writes a line to the debug log: a [`Mask`], a format and its arguments, which are only evaluated if the line is
+/// enabled.
 macro_rules! dk {
     ($mask:ident, $($arg:tt)*) => {
         if $crate::lnet::dk::wanted($crate::lnet::dk::Mask::$mask) {

@@ -108,29 +108,28 @@ pub(crate) struct ConnInfo {
     pub(crate) path_mtu: u32,
 }
 
-/// An LNet network driver. The type that implements it is only a name: what an NI is made of
-/// ([`Lnd::Ni`]) may refer to LNet's side of it by this name, and does not have to know itself.
+/// LNet network driver. The type that implements it is only a name: the objects that an NI consists of ([`Lnd::Ni`])
+/// may refer to LNet's side of it by this name, and do not have to know themselves.
 ///
 /// All functions run in process context, with no LNet lock held (except [`Lnd::older_conns`]), and may sleep;
 /// allocations must be `GFP_NOFS` or stricter, because a file system may be waiting for the message.
 pub(crate) trait Lnd: Sized + 'static {
-    /// An NI.
+    /// NI of the driver.
     type Ni: Send + Sync + 'static;
     /// Received message while LNet decides about it.
     type Rx: Send + 'static;
     /// State that all NIs share; lives as long as the [`Registration`].
     type Driver: Send + Sync + 'static;
 
-    /// Brings an NI up: afterwards it can send and receive. On error nothing must be left.
+    /// Brings an NI up: afterwards it can send and receive. On error no object of it may be left.
     fn startup(
         cfg: &NiConfig<'_>,
         ni: NiRef<Self>,
         driver: ArcBorrow<'_, Self::Driver>,
     ) -> Result<Arc<Self::Ni>, StartError>;
 
-    /// Takes the NI down. LNet has no message in the NI any more and sends none. When this
-    /// returns, no object of the NI uses LNet; clones of the [`NiRef`] that are still around are
-    /// waited for.
+    /// Takes the NI down. LNet has no message in the NI any more and sends none. When this returns, no object of the NI
+    /// uses LNet; the shutdown waits for the remaining clones of the [`NiRef`].
     fn shutdown(this: Arc<Self::Ni>);
 
     /// Sends a message. Re-entrant: LNet calls it from inside [`Message::finalize`] and
@@ -151,10 +150,10 @@ pub(crate) trait Lnd: Sized + 'static {
     /// resources. The receive credit must not be given back yet.
     fn eager_recv(this: ArcBorrow<'_, Self::Ni>, rx: &mut Self::Rx);
 
-    /// Completes a message that went up with [`NiRef::parse`]. `msg` must be finalized when the data has arrived, or
+    /// Completes a message that LNet got with [`NiRef::parse`]. `msg` must be finalized when the data has arrived, or
     /// for a GET when the data has been delivered. Without `msg`, the data must be discarded. The receive buffer (and
-    /// its credit) must be given back whatever happens. On error the message, if there is one, goes back unfinalized,
-    /// and LNet finalizes it with that error.
+    /// its credit) must be given back in any case. On error the message, if there is one, goes back unfinalized, and
+    /// LNet finalizes it with that error.
     fn recv(
         this: ArcBorrow<'_, Self::Ni>,
         rx: KBox<Self::Rx>,
@@ -191,7 +190,7 @@ pub(crate) trait Lnd: Sized + 'static {
     /// and others). The shim's lock is held, for which notifiers wait with rtnl: as for [`Lnd::link_event`].
     fn settings_changed(this: ArcBorrow<'_, Self::Ni>);
 
-    /// Returns the number of connections that were made with other settings than new ones get
+    /// Returns the number of connections that were created with other settings than new connections get
     /// ([`NiRef::conns_per_peer`] and others). A spin lock of LNet's is held: must not sleep, or call LNet.
     fn older_conns(this: ArcBorrow<'_, Self::Ni>) -> u32;
 
@@ -205,10 +204,10 @@ fn nid_or_any(nid: u64) -> Option<u64> {
     (nid != u64::MAX).then_some(nid)
 }
 
-/// The trampolines of driver `L`.
+/// Trampolines of driver `L`.
 ///
-/// The `priv` argument of each is an `Arc<L::Ni>` that [`Ops::startup`] turned foreign, and that stays
-/// so until [`Ops::shutdown`], which LNet calls after every other operation has returned.
+/// The `priv` argument of each is an `Arc<L::Ni>` that [`Ops::startup`] turned foreign, and that stays so until
+/// [`Ops::shutdown`], which LNet calls after every other operation has returned.
 struct Ops<L: Lnd>(PhantomData<L>);
 
 impl<L: Lnd> Ops<L> {
@@ -498,13 +497,13 @@ impl<L: Lnd> Ops<L> {
     }
 }
 
-/// Keeps driver `L` registered with LNet; dropping it unregisters the driver. Must be dropped
-/// before anything the driver needs. (While an NI is up the module cannot be unloaded.)
+/// Registration of driver `L` with LNet; dropping it unregisters the driver. Must be dropped before any object that the
+/// driver needs. (While an NI is up the module cannot be unloaded.)
 ///
 /// # Invariants
 ///
-/// The operations of `L` are registered, with `driver`, an `Arc<L::Driver>` made foreign; only one
-/// `Registration` exists.
+/// The operations of `L` are registered, with `driver`, an `Arc<L::Driver>` made foreign; only one `Registration`
+/// exists.
 pub(crate) struct Registration<L: Lnd> {
     driver: NonNull<c_void>,
     _driver: PhantomData<Arc<L::Driver>>,

@@ -15,7 +15,7 @@ use crate::{
     }, //
 };
 
-/// The provider that is registered with LNet. LNet counts its mappings, and waits for them before the provider can
+/// Provider that is registered with LNet. LNet counts its mappings, and waits for them before the provider can
 /// unregister.
 struct Registered;
 

@@ -45,27 +45,27 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Health {
-    /// Nothing to blame.
+    /// No fault.
     Ok = 0,
     /// The local interface was interrupted.
     LocalInterrupt = 1,
-    /// Dropped before it left this node; sent again.
+    /// Dropped before it left this node; LNet resends it.
     LocalDropped = 2,
-    /// Given up before it left this node; sent again.
+    /// Aborted before it left this node; LNet resends it.
     LocalAborted = 3,
-    /// No way to the peer from here.
+    /// No route to the peer from here.
     LocalNoRoute = 4,
-    /// The local interface is at fault; not sent again.
+    /// The local interface is at fault; LNet does not resend it.
     LocalError = 5,
-    /// Still queued here when its time was over; sent again.
+    /// Still queued here at its deadline; LNet resends it.
     LocalTimeout = 6,
-    /// The peer answered with an error; not sent again.
+    /// The peer answered with an error; LNet does not resend it.
     RemoteError = 7,
-    /// The peer did not take it; sent again.
+    /// The peer did not take it; LNet resends it.
     RemoteDropped = 8,
     /// The peer received it and never answered.
     RemoteTimeout = 9,
-    /// It is not known which side lost it.
+    /// It is unknown which side lost it.
     NetworkTimeout = 10,
 }
 
@@ -88,10 +88,10 @@ impl Health {
     }
 }
 
-/// A message that LNet has given to the driver and that must be finalized exactly once.
+/// LNet message that LNet has given to the driver and that must be finalized exactly once.
 ///
 /// Its pages belong to the application again as soon as [`Message::finalize`] is called. A message whose pages are
-/// mapped is in a [`Mapping`], and comes back when nothing uses the mapping any more.
+/// mapped is in a [`Mapping`], and comes back when no code uses the mapping any more.
 ///
 /// Dropping a message, in any context, makes a work item finalize it with `-ECONNABORTED`, and warns once, because the
 /// driver has then lost the first cause of the failure.
@@ -246,7 +246,7 @@ impl Drop for Message {
     }
 }
 
-/// An optimised GET, and its REPLY, which never travels as a message.
+/// Optimised GET, and its REPLY, which never travels as a message.
 #[must_use = "a GET must be finalized"]
 pub(crate) struct Get<L: Lnd> {
     // In this order, which is that of LNet.

@@ -2,16 +2,16 @@
 
 //! LNet as safe types.
 //!
-//! The driver implements [`Lnd`] once and registers it with [`Registration`]; from then on LNet
-//! calls it, through the C shim (`rust/shim/`), with owned values: a [`Message`] must be finalized
-//! exactly once, a [`NiRef`] keeps its NI usable, and what was given to [`NiRef::parse`] comes
-//! back exactly once in [`Lnd::recv`]. The types make the rules of LNet's contract (protocol
-//! specification, section 8) hard to break; what they cannot express is in their documentation.
+//! The driver implements [`Lnd`] once and registers it with [`Registration`]; from then on LNet calls it, through the C
+//! shim (`rust/shim/`), with owned values: a [`Message`] must be finalized exactly once, a [`NiRef`] keeps its NI
+//! usable, and a value given to [`NiRef::parse`] comes back exactly once in [`Lnd::recv`]. The types make the rules of
+//! LNet's contract (protocol specification, section 8) hard to break; their documentation has the rules that types
+//! cannot express.
 //!
 //! # Contexts
 //!
-//! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless
-//! a function here says "any context", it needs process context and may sleep.
+//! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless a function here says
+//! "any context", it needs process context and may sleep.
 
 pub(crate) mod dk;
 mod driver;

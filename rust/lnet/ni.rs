@@ -27,7 +27,7 @@ use crate::{
     }, //
 };
 
-/// Whether LNet can use an NI, as far as the driver knows.
+/// State of an NI for LNet, as the driver reports it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fatal {
     /// LNet can use it.
@@ -38,7 +38,7 @@ pub(crate) enum Fatal {
     Told,
 }
 
-/// A counted reference on a network namespace.
+/// Counted reference on a network namespace.
 ///
 /// # Invariants
 ///
@@ -82,7 +82,7 @@ impl Drop for NetNs {
     }
 }
 
-/// How an NI is configured, after defaulting and clamping (specification, sections 8.3 and 9).
+/// Configuration of an NI, after defaulting and clamping (specification, sections 8.3 and 9).
 ///
 /// # Invariants
 ///
@@ -170,7 +170,7 @@ pub(crate) enum DepthBy {
 }
 
 impl DepthBy {
-    /// Returns it in one word.
+    /// Returns the source in one word.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             DepthBy::Given => "given",
@@ -180,15 +180,15 @@ impl DepthBy {
     }
 }
 
-/// A counted reference on an NI: LNet's side of an [`Lnd`] object.
+/// Counted reference on an NI: LNet's side of an [`Lnd`] object.
 ///
-/// The shutdown of an NI waits until the last reference is gone, so a reference must not outlive
-/// the objects that [`Lnd::shutdown`] disposes of.
+/// The shutdown of an NI waits until the last reference is gone, so a reference must not outlive the objects that
+/// [`Lnd::shutdown`] disposes of.
 ///
 /// # Invariants
 ///
-/// `ptr` is a valid `ro2ib_ni` of driver `L` on which this value owns a reference; the `lnet_ni`
-/// behind it is valid as long.
+/// `ptr` is a valid `ro2ib_ni` of driver `L` on which this value owns a reference; the `lnet_ni` behind it is valid as
+/// long.
 pub(crate) struct NiRef<L: Lnd> {
     ptr: NonNull<bindings::ro2ib_ni>,
     _driver: PhantomData<fn() -> L>,
@@ -236,9 +236,9 @@ impl<L: Lnd> NiRef<L> {
     ) -> Result<bool, (KBox<L::Rx>, Error)> {
         let hdr: *const [u8; HDR_SIZE] = L::header(&rx);
         let rx = rx.into_foreign();
-        // SAFETY: The NI is valid by the type invariant, and `rx` is what `Lnd::recv`'s trampoline expects. `hdr` has the
-        // length LNet reads, and stays as long as `rx`, which may be gone before the shim returns; but it has been
-        // read before LNet gets that.
+        // SAFETY: The NI is valid by the type invariant, and `rx` is what `Lnd::recv`'s trampoline
+        // expects. `hdr` has the length LNet reads, and stays as long as `rx`, which may be gone
+        // before the shim returns; but it has been read before LNet gets that.
         let rc = unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.cast(), from, rx, rdma) };
         if rc == 0 {
             return Ok(false);
@@ -367,8 +367,8 @@ impl<L: Lnd> NiRef<L> {
         u16::try_from(n).unwrap_or(u16::MAX)
     }
 
-    /// Messages that LNet hands over for one peer at a time, 1..=255. The first NI of a net has said so, and it stays,
-    /// whatever [`NiRef::peer_credits`] becomes.
+    /// Returns the number of messages that LNet hands over for one peer at a time, 1..=255. The first NI of a net has
+    /// set it, and it stays, whatever [`NiRef::peer_credits`] becomes.
     pub(crate) fn lnet_credits(&self) -> u16 {
         // SAFETY: The NI is valid by the type invariant.
         let n = unsafe { bindings::ro2ib_ni_lnet_credits(self.as_ptr()) };
@@ -399,7 +399,7 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_ni_timeout(self.as_ptr()) }
     }
 
-    /// Returns the current `keepalive`: idle seconds after which a connection sends an empty message, if it should.
+    /// Returns the current `keepalive`: idle seconds after which a connection sends a NOOP; `None`: never.
     pub(crate) fn keepalive(&self) -> Option<u32> {
         // SAFETY: The NI is valid by the type invariant.
         match unsafe { bindings::ro2ib_ni_keepalive(self.as_ptr()) } {
@@ -408,8 +408,8 @@ impl<L: Lnd> NiRef<L> {
         }
     }
 
-    /// Returns the current `probe`: milliseconds of silence after which a peer that owes an answer is asked; 0: it is
-    /// not.
+    /// Returns the current `probe`: milliseconds of silence after which the driver probes a peer that owes an answer;
+    /// 0: never.
     pub(crate) fn probe_ms(&self) -> u32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_probe(self.as_ptr()) }
@@ -452,7 +452,6 @@ pub(crate) struct FoundNi<N> {
     /// The NI. LNet may shut it down at any time; holding the `Arc` does not delay that (but the
     /// [`NiRef`] inside usually does).
     pub(crate) lnd: Arc<N>,
-    /// LNet had it in use when it was looked up; if not, peers are to be told to come back
-    /// later.
+    /// LNet had the NI in use at the lookup; if not, peers should be told to reconnect later.
     pub(crate) active: bool,
 }

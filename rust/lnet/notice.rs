@@ -9,28 +9,28 @@ use kernel::prelude::*;
 use super::text::Text;
 use crate::bindings;
 
-/// Bytes of a NID as text, at most.
+/// Limit of the bytes of a NID as text.
 const NID: usize = 32;
-/// Bytes of a device's name, at most.
+/// Limit of the bytes of a device's name.
 const DEVICE: usize = 64;
 
 /// Change of the RDMA device of an NI.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Device {
-    /// It was removed, or reset.
+    /// The device was removed, or reset.
     Gone,
-    /// It is back.
+    /// The device is back.
     Back,
-    /// It reported a fatal error.
+    /// The device reported a fatal error.
     Fatal,
-    /// It cannot send messages of the connection manager any more.
+    /// The device cannot send messages of the connection manager any more.
     Mute,
-    /// The interface is on this one now.
+    /// The interface is on this device now.
     Moved,
 }
 
 /// Sends the uevent of a change of `device`, with its name if known. Sends nothing if there is no memory. May sleep,
-/// and waits for no file system.
+/// and does not wait for a file system.
 pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
     let what = match what {
         Device::Gone => c"device_gone",

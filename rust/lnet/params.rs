@@ -2,7 +2,7 @@
 
 //! Module parameters that can change while the module runs. Any context.
 //!
-//! Those that are fixed at load time are part of [`NiConfig`](super::NiConfig).
+//! Parameters that are fixed at load time are part of [`NiConfig`](super::NiConfig).
 
 use crate::bindings;
 

@@ -33,7 +33,7 @@ pub(crate) enum MsgKind {
 }
 
 impl MsgKind {
-    /// `None` for a type that no LND ever sends.
+    /// Returns the type with LNet's number; `None` for a type that no LND ever sends.
     fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             0 => Some(Self::Ack),
@@ -44,7 +44,7 @@ impl MsgKind {
         }
     }
 
-    /// Returns its name, for messages.
+    /// Returns the name of the type, for log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ack => "Ack",
@@ -68,19 +68,19 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> PageVec {
     unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, gpu::mem_kind(p.gpu)) }
 }
 
-/// A description of an LNet message by LNet.
+/// Description of an LNet message by LNet.
 pub(crate) trait Request {
     /// Returns the pages of the message.
     fn pages(&self) -> PageVec;
 
-    /// Tells whether it describes the message at `msg`.
+    /// Returns whether it describes the message at `msg`.
     fn is_of(&self, msg: NonNull<bindings::lnet_msg>) -> bool;
 }
 
 /// Request to send an LNet message ([`Lnd::send`](super::Lnd::send)).
 ///
-/// It is what the shim says, looked at where it lies: most of it is wanted once. The pages are LNet's again as
-/// soon as the message is finalized.
+/// It is the shim's structure, read in place: most fields are needed once. The pages are LNet's again as soon as the
+/// message is finalized.
 #[repr(transparent)]
 pub(crate) struct SendRequest(bindings::ro2ib_send_req);
 
@@ -90,12 +90,12 @@ unsafe impl Send for SendRequest {}
 unsafe impl Sync for SendRequest {}
 
 impl SendRequest {
-    /// On error the message stays LNet's.
+    /// Takes a request of the shim with its message. On error the message stays LNet's.
     ///
     /// # Safety
     ///
-    /// `req` must come from the shim, and its message must pass to the driver on success. The
-    /// pages must be used no longer than until the message is finalized.
+    /// `req` must come from the shim, and its message must pass to the driver on success. The pages must be used no
+    /// longer than until the message is finalized.
     #[inline]
     pub(super) unsafe fn from_raw(req: &bindings::ro2ib_send_req) -> Result<(Message, &Self)> {
         let msg = NonNull::new(req.msg).ok_or(EINVAL)?;
@@ -105,17 +105,17 @@ impl SendRequest {
         Ok((unsafe { Message::from_raw(msg) }, this))
     }
 
-    /// Of a message that was sent before, and failed with `health`; see [`Message::again`].
+    /// Prepares the request for a message that was sent before, and failed with `health`; see [`Message::again`].
     ///
     /// # Safety
     ///
-    /// `msg` must be a valid message that LNet has handed over, and that has not been finalized. The pages must be used no
-    /// longer than until it is.
+    /// `msg` must be a valid message that LNet has handed over, and that has not been finalized. The pages must be used
+    /// no longer than until it is.
     pub(super) unsafe fn again(msg: NonNull<bindings::lnet_msg>, health: u32) -> Option<Self> {
         let mut req = MaybeUninit::uninit();
         // SAFETY: The message is valid by the contract of this function; the other is a local, which is written only.
         let goes = unsafe { bindings::ro2ib_lnet_again(msg.as_ptr(), health, req.as_mut_ptr()) };
-        // SAFETY: The shim has written all of it if it says so.
+        // SAFETY: The shim has written all of it if it returns true.
         goes.then(|| Self(unsafe { req.assume_init() }))
     }
 
@@ -141,7 +141,7 @@ impl SendRequest {
         &self.0.hdr
     }
 
-    /// Returns the number of bytes of a PUT or REPLY; 0 for the others.
+    /// Returns the number of bytes of a PUT or REPLY; 0 for other types.
     #[inline]
     pub(crate) fn payload_nob(&self) -> usize {
         match self.kind() {
@@ -150,7 +150,7 @@ impl SendRequest {
         }
     }
 
-    /// Returns the bytes of a PUT or REPLY, none for the others.
+    /// Returns the bytes of a PUT or REPLY, none for other types.
     #[inline]
     pub(crate) fn payload(&self) -> PageVec {
         let mut raw = self.0.pages;
@@ -161,19 +161,18 @@ impl SendRequest {
         unsafe { pages(&raw) }
     }
 
-    /// Returns a copy, for a message that has to wait.
+    /// Copies the request, for a message that has to wait.
     pub(crate) fn keep(&self) -> Self {
         Self(bindings::ro2ib_send_req { ..self.0 })
     }
 }
 
 impl Request for SendRequest {
-    /// Returns the bytes of a PUT or REPLY, none for an ACK. Of a GET, where its answer goes: none if it is forwarded,
-    /// and maybe more pieces than one transfer can describe.
+    /// Returns the bytes of a PUT or REPLY, none for an ACK. For a GET, returns the sink of its answer: none if the GET
+    /// is forwarded, and maybe more pieces than one transfer can describe.
     #[inline]
     fn pages(&self) -> PageVec {
-        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
-        // that.
+        // SAFETY: It came from the shim with its message; the caller of `from_raw` uses the result no longer than that.
         unsafe { pages(&self.0.pages) }
     }
 
@@ -186,7 +185,7 @@ impl Request for SendRequest {
 /// Request to complete a message that was given to LNet with [`NiRef::parse`](super::NiRef::parse)
 /// ([`Lnd::recv`](super::Lnd::recv)).
 ///
-/// As [`SendRequest`], it is what the shim says, looked at where it lies.
+/// As [`SendRequest`], it is the shim's structure, read in place.
 #[repr(transparent)]
 pub(crate) struct RecvRequest(bindings::ro2ib_recv_req);
 
@@ -196,13 +195,13 @@ unsafe impl Send for RecvRequest {}
 unsafe impl Sync for RecvRequest {}
 
 impl RecvRequest {
-    /// With the message to finalize when the data has arrived (or been delivered, for a GET). None: what came is to be
-    /// discarded; of a GET_REQ it means that nothing matched.
+    /// Takes a request of the shim, with the message to finalize when the data has arrived (or been delivered, for a
+    /// GET). `None`: the received data must be discarded; for a GET_REQ it means that LNet found no match.
     ///
     /// # Safety
     ///
-    /// `req` must come from the shim, and its message, if any, must pass to the driver. The pages
-    /// must be used no longer than until the message is finalized.
+    /// `req` must come from the shim, and its message, if any, must pass to the driver. The pages must be used no
+    /// longer than until the message is finalized.
     #[inline]
     pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> (Option<Message>, &Self) {
         // SAFETY: The caller passes the message on.
@@ -219,24 +218,23 @@ impl RecvRequest {
         self.0.pages.nob
     }
 
-    /// Creates a request without pages, for one that the driver drops without a message of LNet.
+    /// Creates a request without pages, for a received message that the driver drops without a message of LNet.
     pub(crate) fn none() -> Self {
         Self(bindings::ro2ib_recv_req::default())
     }
 
-    /// Copies it, for a request that has to wait.
+    /// Copies the request, for a message that has to wait.
     pub(crate) fn keep(&self) -> Self {
         Self(bindings::ro2ib_recv_req { ..self.0 })
     }
 }
 
 impl Request for RecvRequest {
-    /// Returns where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
-    /// deliver.
+    /// Returns the sink of the wanted bytes; it may be shorter than the received data, and empty. For an optimised GET,
+    /// returns the data that the GET must deliver.
     #[inline]
     fn pages(&self) -> PageVec {
-        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
-        // that.
+        // SAFETY: It came from the shim with its message; the caller of `from_raw` uses the result no longer than that.
         unsafe { pages(&self.0.pages) }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The administrator's texts (parameters `access` and `ni_tune`): the shim keeps them, and asks here
-//! what they mean. The language is [`crate::policy::nid_rules`].
+//! Text parameters of the administrator (`access` and `ni_tune`): the shim stores them, and calls this file to parse
+//! them. Their language is [`crate::policy::nid_rules`].
 //!
 //! Any context, also before the module is initialised: parameters are set first.
 
@@ -45,7 +45,7 @@ fn checked(name: &str, result: Result<usize, &dyn Display>) -> c_int {
     match result {
         Ok(clauses) => c_int::try_from(clauses).unwrap_or(c_int::MAX),
         Err(fault) => {
-            // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
+            // The kernel's printing has a formatter of its own; `proto` implements that of `core`.
             pr_err!(
                 "{}\n",
                 core::format_args!("parameter {name} is wrong at {fault}")
@@ -101,7 +101,7 @@ unsafe extern "C" fn ro2ib_rs_access_allows(
 ) -> bool {
     // SAFETY: By the requirement above.
     let text = unsafe { text(ptr, len) };
-    // A text with a fault in it was never taken.
+    // The parameter never takes an invalid text.
     text.and_then(|text| allows(text, Nid::from_raw(ni), Nid::from_raw(peer)).ok())
         .unwrap_or(false)
 }

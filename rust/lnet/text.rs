@@ -7,7 +7,7 @@ use core::fmt::{
     Write, //
 };
 
-/// Text of `N` bytes, of which the last is 0; what is longer is cut.
+/// Text of `N` bytes, of which the last is 0; longer texts are cut.
 ///
 /// # Invariants
 ///

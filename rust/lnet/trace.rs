@@ -30,23 +30,23 @@ const WORD: usize = bindings::RO2IB_TRACE_WORD as usize;
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum Event {
-    /// A connection went from one state to another.
+    /// State change of a connection.
     ConnState = bindings::ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE,
-    /// Sending stalled.
+    /// Stall of sending.
     Stall = bindings::ro2ib_trace_bit_RO2IB_TRACE_STALL,
-    /// Sending continues after a stall.
+    /// End of a stall.
     StallOver = bindings::ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER,
-    /// Work requests of a transmit are posted.
+    /// Post of the work requests of a transmit.
     Post = bindings::ro2ib_trace_bit_RO2IB_TRACE_POST,
-    /// A work request was completed.
+    /// Completion of a work request.
     Complete = bindings::ro2ib_trace_bit_RO2IB_TRACE_COMPLETE,
-    /// A message was received.
+    /// Received message.
     Receive = bindings::ro2ib_trace_bit_RO2IB_TRACE_RECEIVE,
-    /// A message has left a stage, and how long it was there.
+    /// End of a stage of a message, and the time that the stage took.
     Stage = bindings::ro2ib_trace_bit_RO2IB_TRACE_STAGE,
-    /// A connection, or an attempt, is over.
+    /// End of a connection, or of an attempt.
     Close = bindings::ro2ib_trace_bit_RO2IB_TRACE_CLOSE,
-    /// A request of a peer was refused.
+    /// Reject of a peer's request.
     Refuse = bindings::ro2ib_trace_bit_RO2IB_TRACE_REFUSE,
 }
 
@@ -154,7 +154,7 @@ impl Conn {
         unsafe { bindings::ro2ib_trace_receive(&self.0, op.as_ptr(), bytes, credits) };
     }
 
-    /// Reports how long a message was in a stage.
+    /// Reports the time of a message in a stage.
     #[cold]
     #[inline(never)]
     pub(crate) fn stage(&self, op: &str, stage: &str, ns: u64) {
