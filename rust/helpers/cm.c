@@ -109,8 +109,8 @@ void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 	switch (ev->event) {
 	case RDMA_CM_EVENT_REJECTED:
 		/*
-		 * On iWARP the core wants -ECONNREFUSED for the listener's
-		 * own word, and siw says -ECONNRESET.
+		 * On iWARP the core expects -ECONNREFUSED for the private data
+		 * of the listener, but siw passes -ECONNRESET.
 		 */
 		if (ev->status < 0) {
 			out->private_data = ev->param.conn.private_data;
@@ -153,10 +153,10 @@ int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog)
 
 /*
  * Resolving an address, and destroying an id whose address is being resolved,
- * wait for a work item on a queue of the core without WQ_MEM_RECLAIM. A worker of
- * a queue with WQ_MEM_RECLAIM must not do that: older kernels warn of it
- * (check_flush_dependency), although nothing has to be run. So a worker of
- * another queue does it, and the caller sleeps.
+ * wait for a work item on a queue of the core without WQ_MEM_RECLAIM. A worker
+ * of a queue with WQ_MEM_RECLAIM must not do that: older kernels warn of it
+ * (check_flush_dependency), although no work item of that queue has to run. So
+ * a worker of another queue does it, and the caller sleeps.
  */
 struct elsewhere {
 	struct work_struct work;
@@ -205,7 +205,7 @@ noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 	struct sockaddr_storage s, d;
 
 	to_sockaddr(dst, dst->port, &d);
-	/* The first query is cancelled by that, and may not have returned yet. */
+	/* That cancels the first query, which may not have returned yet. */
 	if (!src)
 		return elsewhere(id, (struct sockaddr *)&d, timeout_ms);
 	to_sockaddr(src, src->port, &s);
@@ -268,7 +268,7 @@ noinline int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms)
 }
 ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_route, ERRNO);
 
-/* Without it the other side waits as long as the core says: 655 ms. */
+/* Without it the other side waits for the time of the core: 655 ms. */
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
 {
 #ifdef RO2IB_HAVE_RDMA_SET_MIN_RNR_TIMER
@@ -279,10 +279,10 @@ int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
 }
 
 /*
- * Sets the path MTU between route resolution and connect, also above what the
- * path said; to no more than @most, what the port can do now, because the queue
- * pair would not connect otherwise. Under the handler mutex: resolving a route
- * again frees the record.
+ * Sets the path MTU between route resolution and connect, also above the path
+ * MTU of the path record; to no more than @most, the current limit of the port,
+ * because the queue pair would not connect otherwise. Under the handler mutex:
+ * resolving a route again frees the record.
  */
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most)
 {
@@ -295,9 +295,9 @@ int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most)
 }
 
 /*
- * The GID that a request over RoCE came from: what its CM wrote into it, and
- * where the answer goes. The address beside it is only what is written in the
- * CM's header. Only inside the CONNECT_REQUEST event of @id.
+ * Returns the GID that a request over RoCE came from: the GID that the peer's
+ * CM wrote into it, to which the answer goes. The address beside it is only the
+ * content of the CM's header. Only inside the CONNECT_REQUEST event of @id.
  */
 bool ro2ib_cm_roce_gid(struct rdma_cm_id *id, u8 *gid)
 {
@@ -310,9 +310,9 @@ bool ro2ib_cm_roce_gid(struct rdma_cm_id *id, u8 *gid)
 }
 
 /*
- * The path, and how often the queue pair repeats: what the CM gave it, so no
- * device is asked. Both sides have a say in that, so it is known when they have
- * agreed. iWARP has no path record, and TCP repeats.
+ * Returns the path, and the retry counts that the CM gave the queue pair, so
+ * that no device is queried. Both sides negotiate these, so they are known
+ * after the handshake. iWARP has no path record, and TCP retransmits.
  */
 void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out)
 {
@@ -346,10 +346,10 @@ void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out)
 }
 
 /*
- * Has the address of the id gone from its device, as when a bond fails over to
- * another one, or gets another hardware address? What belonged to a GID that
- * went is not made whole by its return. Of RoCE only: elsewhere a GID is of the
- * port, not of the address.
+ * Returns whether the address of the id has left its device, as when a bond
+ * fails over to another device, or gets another hardware address. Objects of a
+ * removed GID do not work again if the GID returns. RoCE only: otherwise a GID
+ * belongs to the port, not to the address.
  */
 static bool lost_address(const struct rdma_cm_id *id)
 {
@@ -365,20 +365,20 @@ static bool lost_address(const struct rdma_cm_id *id)
 }
 
 /*
- * Can a message of the CM leave for the other side? rxe looks for a route for
- * each packet, as below (rxe_find_route4()); without one, or if the device that
- * it leads to does not take the packet, as without a carrier, it puts its queue
- * pair for such messages into the error state, where it stays.
- * Other providers of RoCE drop the packet, and nothing is lost by not sending
- * it. On InfiniBand the subnet manager's routes are not the node's.
+ * Returns whether a message of the CM can leave for the other side. rxe looks
+ * up a route for each packet, as below (rxe_find_route4()); if there is no
+ * route, or if its device does not take the packet, as without a carrier, rxe
+ * puts its queue pair for such messages into the error state, where it stays.
+ * Other providers of RoCE drop the packet, so that not sending it loses
+ * nothing. On InfiniBand the subnet manager's routes are not the node's.
  *
- * Without a GID it cannot either, and rxe would do the same. But with RoCE v2 and
- * a flow label, which rdma_cm always sets, no address handle is made then
- * (rdma_lag_get_ah_roce_slave()): no new message reaches the provider. Messages
- * that the CM resends do.
+ * A message without a GID cannot leave either, and rxe would do the same. But
+ * with RoCE v2 and a flow label, which rdma_cm always sets, no address handle
+ * is created then (rdma_lag_get_ah_roce_slave()): no new message reaches the
+ * provider. Messages that the CM resends do.
  *
- * The addresses do not change once they are resolved. The caller has the handler
- * mutex: the CM replaces the path, and the GID, under it.
+ * The addresses do not change once they are resolved. The caller has the
+ * handler mutex: the CM replaces the path, and the GID, under it.
  */
 enum ro2ib_cm_reachability ro2ib_cm_reachability(struct rdma_cm_id *id)
 {

@@ -30,7 +30,7 @@ static const struct file_operations fops = {
 	.release = single_release,
 };
 
-/* All may sleep. */
+/* All of these may sleep. */
 struct dentry *ro2ib_debugfs_dir(const char *name)
 {
 	return debugfs_create_dir(name, NULL);
@@ -43,15 +43,15 @@ struct dentry *ro2ib_debugfs_create(const char *name, struct dentry *parent,
 	return debugfs_create_file(name, 0444, parent, file, &fops);
 }
 
-/* Waits for readers. Nothing for NULL and errors. */
+/* Waits for readers. Ignores NULL and errors. */
 void ro2ib_debugfs_remove(struct dentry *dentry)
 {
 	debugfs_remove(dentry);
 }
 
 /*
- * Text that does not fit is dropped, and the file is shown again with more room:
- * returns false, so that the caller stops.
+ * Drops text that does not fit, and debugfs shows the file again with a larger
+ * buffer: returns false, so that the caller stops.
  */
 bool ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len)
 {

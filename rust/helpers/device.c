@@ -26,8 +26,8 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 			a->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS,
 		/*
 		 * hns claims the extensions, and refuses IB_WR_LOCAL_INV when
-		 * it is posted: the hardware does it wrongly ("RDMA/hns:
-		 * Disable local invalidate operation", 6.2 and stable).
+		 * it is posted: the hardware has a defect ("RDMA/hns: Disable
+		 * local invalidate operation", 6.2 and stable).
 		 */
 		.local_inv = dev->ops.driver_id != RDMA_DRIVER_HNS,
 	};
@@ -58,7 +58,7 @@ bool ro2ib_device_is_roce(struct ib_device *dev, u32 port)
 	return rdma_is_port_valid(dev, port) && rdma_protocol_roce(dev, port);
 }
 
-/* InfiniBand or OPA: a path is a LID, which the subnet manager gives. */
+/* InfiniBand or OPA: a path is a LID, which the subnet manager assigns. */
 bool ro2ib_device_is_ib(struct ib_device *dev, u32 port)
 {
 	return rdma_cap_ib_sa(dev, port);
@@ -99,7 +99,8 @@ static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,
 
 /*
  * Returns whether the queue pair that the CM sends its messages with is in the
- * error state. An agent that sends nothing leads to it. Sleeps.
+ * error state. A temporary MAD agent that sends nothing gives access to it.
+ * Sleeps.
  */
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port)
 {
@@ -108,7 +109,10 @@ bool ro2ib_gsi_failed(struct ib_device *dev, u32 port)
 	struct ib_qp_attr attr;
 	bool failed;
 
-	/* The MAD layer reads what the port can do before it checks the number. */
+	/*
+	 * The MAD layer reads the port's capabilities before it checks the
+	 * number.
+	 */
 	if (!rdma_is_port_valid(dev, port))
 		return false;
 	agent = ib_register_mad_agent(dev, port, IB_QPT_GSI, NULL, 0,
@@ -127,8 +131,8 @@ struct device *ro2ib_device_dma(struct ib_device *dev)
 }
 
 /*
- * A copy of at most @len bytes: the name of the struct device is freed when
- * the device is renamed. This one is written over instead.
+ * Copies at most @len bytes: the name of the struct device is freed when the
+ * device is renamed. The name that is copied here is overwritten instead.
  */
 void ro2ib_device_name(struct ib_device *dev, char *buf, size_t len)
 {

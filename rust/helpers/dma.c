@@ -25,10 +25,10 @@ static enum dma_data_direction direction(int dir)
 }
 
 /*
- * Message buffers lie in pages of their own, up to eight in one piece: a
- * connection has dozens, and gives them back at once. With KASAN or kmemleak, who
- * are to see each, they are of kmalloc(), and where pages are larger: there slabs
- * do the same.
+ * Message buffers are in pages of their own, up to eight in one piece: a
+ * connection has dozens, and frees them at once. With KASAN or kmemleak, which
+ * must see each buffer, kmalloc() allocates them, and also where pages are
+ * larger: slabs do the same there.
  */
 #define BUF_LEN		SZ_4K
 #define BUF_PIECE	SZ_32K
@@ -36,13 +36,14 @@ static enum dma_data_direction direction(int dir)
 			 IS_ENABLED(CONFIG_DEBUG_KMEMLEAK))
 
 /*
- * A number of zeroed message buffers one behind the other, as near to the device
- * as memory can be: up to *@n of them, which says then how many they are. NULL
- * if there is no memory. @wait: may sleep until there is some.
+ * Allocates zeroed message buffers one behind the other, as near to the device
+ * as possible: up to *@n of them; *@n is then their number. NULL if there is no
+ * memory. @wait: may sleep until there is some.
  *
- * The pages behind the first of a chunk have no references of their own, so they
- * must not be sent without a copy (sendpage, MSG_SPLICE_PAGES). siw copies them
- * only because every send is signalled (Qp::signals_all() in rust/rdma/qp.rs).
+ * The pages behind the first of a chunk have no references of their own, so
+ * they must not be sent without a copy (sendpage, MSG_SPLICE_PAGES). siw copies
+ * them only because every send is signalled (Qp::signals_all() in
+ * rust/rdma/qp.rs).
  */
 void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n, bool wait)
 {
@@ -60,7 +61,7 @@ void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n, bool wait)
 	do {
 		gfp_t flags = gfp | __GFP_ZERO;
 
-		/* A smaller piece will do. */
+		/* A smaller piece is enough. */
 		if (order)
 			flags |= __GFP_NORETRY | __GFP_NOWARN;
 		page = alloc_pages_node(node, flags, order);
@@ -71,7 +72,7 @@ void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n, bool wait)
 	return page_address(page);
 }
 
-/* All of a piece, @n buffers. Any context but hard interrupts */
+/* Frees all @n buffers of a piece. Any context except hard interrupts. */
 void ro2ib_bufs_free(void *bufs, u32 n)
 {
 	if (BUF_OF_SLAB)
@@ -98,9 +99,9 @@ void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir)
 }
 
 /*
- * Whether what was mapped there has to be synchronised at all. That does not
+ * Returns whether the mapping has to be synchronised at all. That does not
  * change until it is unmapped. Software providers map nothing: they have no DMA
- * device, and until 5.10 one whose operations say no.
+ * device, or until 5.10 a device whose operations need no synchronisation.
  */
 bool ro2ib_dma_needs_sync(struct ib_device *dev, u64 addr)
 {
@@ -120,7 +121,7 @@ void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 }
 
 /*
- * Find the element that holds byte @at. Returns its index, or n when there is
+ * Finds the element that holds byte @at. Returns its index, or n when there is
  * none, and leaves the offset inside it in *@at.
  */
 static u32 bvec_seek(const struct bio_vec *bv, u32 n, size_t *at)
@@ -132,7 +133,10 @@ static u32 bvec_seek(const struct bio_vec *bv, u32 n, size_t *at)
 	return i;
 }
 
-/* sg_next(), which is a call for each element, of one that is not the last */
+/*
+ * sg_next(), which is a call for each element, for an element that is not the
+ * last
+ */
 static struct scatterlist *next_sg(struct scatterlist *sg)
 {
 	sg++;
@@ -145,9 +149,10 @@ static bool whole_page(const struct bio_vec *bv)
 }
 
 /*
- * Give @sgt room for @n elements: its own, if it has some (ro2ib_sgt_reserve()),
- * else new ones. This never waits for memory: pages may only become clean when
- * the caller has sent them, so reclaim could wait for the caller.
+ * Gives @sgt room for @n elements: its own, if it has some
+ * (ro2ib_sgt_reserve()), otherwise new elements. This never waits for memory:
+ * pages may only become clean when the caller has sent them, so reclaim could
+ * wait for the caller.
  */
 static int make_table(struct sg_table *sgt, u32 n)
 {
@@ -159,7 +164,7 @@ static int make_table(struct sg_table *sgt, u32 n)
 	return 0;
 }
 
-/* As ro2ib_sgt_from_bvec(), of the one fragment that there is */
+/* As ro2ib_sgt_from_bvec(), for a single fragment */
 static int sg_from_one(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 		       u32 nob, struct ro2ib_sg_shape *run)
 {
@@ -271,16 +276,19 @@ static noinline int sg_from_bvecs(struct sg_table *sgt,
 }
 
 /*
- * Make a list of the @nob bytes from @offset on, and say what was found. One
- * region can cover the bytes if every fragment but the first begins and every one
- * but the last ends at the edge of a page. Without @merge each fragment is an
- * element. -ENOMEM: there is no memory for the list right now; this never waits.
- * The caller frees the table, also after an error.
+ * Makes a list of the @nob bytes from @offset on, and describes it. One region
+ * can cover the bytes if every fragment except the first begins, and every
+ * fragment except the last ends, at a page boundary. Without @merge each
+ * fragment is an element. -ENOMEM: there is no memory for the list at the
+ * moment; this never waits. The caller frees the table, also after an error.
  */
 int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 			u32 offset, u32 nob, bool merge, struct ro2ib_sg_shape *run)
 {
-	/* Most of what is small, which saves no registers for the rest. */
+	/*
+	 * The common case of small payloads; it saves no registers for the
+	 * rest.
+	 */
 	if (n == 1 && nob && offset < bv->bv_len)
 		return sg_from_one(sgt, bv, offset, nob, run);
 	return sg_from_bvecs(sgt, bv, n, offset, nob, merge, run);
@@ -291,7 +299,7 @@ void ro2ib_sgt_free(struct sg_table *sgt)
 	sg_free_table(sgt);
 }
 
-/* Make room for @n elements, which @sgt keeps. May sleep. */
+/* Allocates room for @n elements, which @sgt keeps. May sleep. */
 int ro2ib_sgt_reserve(struct sg_table *sgt, u32 n)
 {
 	sgt->sgl = kvmalloc_array(n, sizeof(*sgt->sgl), GFP_KERNEL);
@@ -301,7 +309,7 @@ int ro2ib_sgt_reserve(struct sg_table *sgt, u32 n)
 	return 0;
 }
 
-/* Free the room of ro2ib_sgt_reserve(). May sleep. */
+/* Frees the room of ro2ib_sgt_reserve(). May sleep. */
 void ro2ib_sgt_unreserve(struct sg_table *sgt)
 {
 	kvfree(sgt->sgl);
@@ -312,7 +320,7 @@ noinline int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt,
 {
 	int n = ib_dma_map_sg(dev, sgt->sgl, used, direction(dir));
 
-	/* Memory of a PCI device that this one does not reach, or no room. */
+	/* Memory of a PCI device that this device cannot reach, or no room. */
 	if (n <= 0)
 		return is_pci_p2pdma_page(sg_page(sgt->sgl)) ? -EREMOTEIO : -EIO;
 	sgt->nents = n;
@@ -327,9 +335,9 @@ void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
 }
 
 /*
- * A provider, not the DMA layer, has mapped the list, in @n elements: whether
- * that is the @nob bytes it was asked for, and how many pages a region has that
- * covers them where they are (see above).
+ * Checks a list that a provider, not the DMA layer, has mapped in @n elements:
+ * whether it covers the requested @nob bytes, and how many pages a region has
+ * that covers them at their addresses (see above).
  */
 int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
 			struct ro2ib_sg_shape *run)
@@ -362,8 +370,8 @@ int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
 }
 
 /*
- * Write entries for the next @nob bytes, @max of them at most, and move @pos
- * behind what they cover. Returns how many.
+ * Writes entries for the next @nob bytes, @max of them at most, and moves @pos
+ * behind the covered bytes. Returns the number of entries.
  */
 u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		    u32 nob, u32 lkey)
@@ -399,8 +407,8 @@ u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 }
 
 /*
- * Low memory, so that it has an address all the time. Zeroed: a peer may say
- * that it has written into a page, and not have done so.
+ * Low memory, so that it has an address all the time. Zeroed: a peer may claim
+ * to have written a page without doing so.
  */
 struct page *ro2ib_alloc_page(void)
 {
@@ -412,7 +420,7 @@ void ro2ib_free_page(struct page *page)
 	__free_page(page);
 }
 
-/* How much can be copied in one go without leaving the page at @off. */
+/* Returns how many bytes can be copied without leaving the page at @off. */
 static size_t in_page(size_t off, size_t len)
 {
 	return min(len, PAGE_SIZE - offset_in_page(off));
@@ -423,14 +431,17 @@ static struct page *bvec_page(const struct bio_vec *bv, size_t off)
 	return bv->bv_page + (off >> PAGE_SHIFT);
 }
 
-/* Are @len bytes at @at in the first piece, and in one page? Small ones are. */
+/*
+ * Returns whether @len bytes at @at are in the first piece, and in one page.
+ * Small payloads are.
+ */
 static bool in_first(const struct bio_vec *bv, u32 n, size_t at, size_t len)
 {
 	return n && at < bv->bv_len && len <= bv->bv_len - at &&
 	       offset_in_page(bv->bv_offset + at) + len <= PAGE_SIZE;
 }
 
-/* Out of line, so that the short way saves no registers for it. */
+/* Out of line, so that the short path saves no registers for it. */
 static noinline size_t read_pieces(const struct bio_vec *bv, u32 n, size_t at,
 				   void *to, size_t len)
 {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Layout of structures that Rust uses, as C has it; see rust/rdma/layout_check.rs. */
+/*
+ * Layout, as C has it, of structures that Rust uses; see
+ * rust/rdma/layout_check.rs.
+ */
 #include <linux/bvec.h>
 #include <linux/completion.h>
 #include <linux/lockdep.h>

@@ -32,7 +32,10 @@ void ro2ib_spin_assert_held(spinlock_t *lock)
 	lockdep_assert_held(lock);
 }
 
-/* The scheduler reads the flags of any task as they are: no race of ours. */
+/*
+ * The scheduler reads the flags of any task without a lock: no race of this
+ * driver.
+ */
 unsigned int ro2ib_memalloc_nofs_save(void)
 {
 	unsigned int flags;
@@ -57,7 +60,7 @@ void ro2ib_memalloc_nofs_restore(unsigned int flags)
 #define RO2IB_WQ_PERCPU 0
 #endif
 
-/* @at_once: items that may run at a time, 0 for as many as the kernel lets. */
+/* @at_once: limit of items that run at a time, 0 for the kernel's limit. */
 struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 					       bool highpri, int at_once)
 {
@@ -75,8 +78,8 @@ void ro2ib_flush_workqueue(struct workqueue_struct *wq)
 }
 
 /*
- * Waits until every callback of the module that has nothing left to do but to
- * return has returned: in a softirq, or in a work item that was preempted there.
+ * Waits until every callback of the module that only has to return has
+ * returned: in a softirq, or in a work item that was preempted there.
  */
 void ro2ib_synchronize_callbacks(void)
 {
@@ -84,7 +87,7 @@ void ro2ib_synchronize_callbacks(void)
 	synchronize_rcu_tasks();
 }
 
-/* One of the CPUs that are online now; it may go offline at any time. */
+/* Returns a CPU that is online now; it may go offline at any time. */
 u32 ro2ib_online_cpu(u32 hint)
 {
 	unsigned int cpu = hint;
@@ -95,7 +98,7 @@ u32 ro2ib_online_cpu(u32 hint)
 	return cpu < nr_cpu_ids ? cpu : cpumask_first(cpu_online_mask);
 }
 
-/* How many CPUs there may ever be. */
+/* Returns the number of possible CPUs. */
 u32 ro2ib_cpus(void)
 {
 	return num_possible_cpus();
@@ -124,8 +127,8 @@ bool ro2ib_log_untrusted_allowed(void)
 
 #ifdef RO2IB_TEST_HOOKS
 /*
- * Whether a message is finalized as if it were in an interrupt; so for tests
- * only. Called from another file: within one, the compiler knows what it returns.
+ * Returns whether messages are finalized as if in an interrupt; for tests only.
+ * Called from another file: within one, the compiler knows the result.
  */
 noinline bool ro2ib_as_interrupt(void)
 {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Numbers that every CPU has of its own, to count without sharing. */
+/*
+ * Per-CPU counters, to count without sharing.
+ */
 #include <linux/bitops.h>
 #include <linux/percpu.h>
 
@@ -7,7 +9,7 @@
 #include "ro2iblnd_helpers.h"
 
 /*
- * bindgen does not know __percpu, which newer kernels make an address space of:
+ * bindgen does not know __percpu, which newer kernels make an address space:
  * the Rust side has a plain pointer that only this file uses.
  */
 static u64 __percpu *of(u64 *p)
@@ -15,7 +17,7 @@ static u64 __percpu *of(u64 *p)
 	return (u64 __percpu *)(unsigned long)p;
 }
 
-/* All of them 0; NULL without memory. May sleep. */
+/* All counters are 0; returns NULL without memory. May sleep. */
 u64 *ro2ib_percpu_alloc(u32 n)
 {
 	void __percpu *p = __alloc_percpu(array_size(n, sizeof(u64)),
@@ -30,8 +32,8 @@ void ro2ib_percpu_free(u64 *p)
 }
 
 /*
- * A row is of 64 numbers. Adds @n to the first of row @row, of this CPU, and 1 to
- * that which the highest bit of @n has; what is below 512 counts as 511.
+ * A row has 64 counters. Adds @n to the first counter of row @row of this CPU,
+ * and 1 to the counter of the highest bit of @n; values below 512 count as 511.
  */
 void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n)
 {
@@ -41,7 +43,7 @@ void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n)
 	this_cpu_add(mine[0], n);
 }
 
-/* The sum over all CPUs, while others count. */
+/* Returns the sum over all CPUs, while other CPUs count. */
 u64 ro2ib_percpu_sum(u64 *p, u32 at)
 {
 	u64 sum = 0;

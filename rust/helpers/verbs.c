@@ -23,8 +23,8 @@ noinline struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev)
 ALLOW_ERROR_INJECTION(ro2ib_alloc_pd, ERRNO);
 
 /*
- * Sleeps, as the functions below do that end something: the last reference must
- * not go in a completion handler.
+ * Sleeps, as do the functions below that destroy an object: the last reference
+ * must not be dropped in a completion handler.
  */
 void ro2ib_dealloc_pd(struct ib_pd *pd)
 {
@@ -50,8 +50,8 @@ ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
 #define QUIESCE_RUN	65536
 
 /*
- * The queues that are being settled: irq_poll_disable() of two tasks at a time
- * for one queue would undo each other's. Others are not held up: a poll on a
+ * Queues that are being quiesced: irq_poll_disable() of two tasks at a time for
+ * one queue would undo each other. Other queues are not held up: a poll on a
  * device that hangs never ends.
  */
 struct quiescing {
@@ -88,10 +88,10 @@ static void quiesce_end(struct quiescing *s)
 
 /*
  * For a queue that is polled in a softirq: disables the softirq, and does its
- * work. So nothing else polls the queue, and no handler runs any more, however
- * busy others keep it. Completions without an interrupt, or left when the queue
- * pair went, are handled. The completions at the time of the call are no more
- * than the queue can hold.
+ * work. So no other code polls the queue, and no handler runs any more, however
+ * busy other queue pairs keep it. Completions without an interrupt, or left
+ * when the queue pair was destroyed, are handled. The completions at the time
+ * of the call are no more than the queue can hold.
  */
 static void quiesce_softirq(struct ib_cq *cq)
 {
@@ -101,7 +101,10 @@ static void quiesce_softirq(struct ib_cq *cq)
 	wait_event(quiescing_wait, quiesce_begin(&s));
 	irq_poll_disable(&cq->iop);
 	do {
-		/* The handlers may neither sleep nor be interrupted by one. */
+		/*
+		 * The handlers may neither sleep nor be interrupted by a
+		 * softirq.
+		 */
 		local_bh_disable();
 		n = ib_process_cq_direct(cq, min(left, QUIESCE_BATCH));
 		local_bh_enable();
@@ -111,8 +114,9 @@ static void quiesce_softirq(struct ib_cq *cq)
 	local_bh_disable();
 	irq_poll_enable(&cq->iop);
 	/*
-	 * An interrupt that came meanwhile was not heard, and who polled before
-	 * us could not ask to come again: it asks for the next one, too.
+	 * An interrupt that came meanwhile was ignored, and an earlier poll
+	 * could not schedule another: this poll requests the next interrupt,
+	 * too.
 	 */
 	irq_poll_sched(&cq->iop);
 	local_bh_enable();
@@ -121,9 +125,9 @@ static void quiesce_softirq(struct ib_cq *cq)
 
 /*
  * Waits until the completions that are in @cq have been handled, those of other
- * queue pairs, too. For a queue pair that is destroyed and could not be drained:
- * most adapters take its completions out of the queue, software leaves them
- * there. Sleeps.
+ * queue pairs, too. For a queue pair that is destroyed and could not be
+ * drained: most adapters remove its completions from the queue, software
+ * providers leave them there. Sleeps.
  */
 void ro2ib_cq_quiesce(struct ib_cq *cq)
 {
@@ -136,10 +140,10 @@ void ro2ib_cq_quiesce(struct ib_cq *cq)
 	case IB_POLL_WORKQUEUE:
 	case IB_POLL_UNBOUND_WORKQUEUE:
 		/*
-		 * Does not wait for the provider to notify, which may be late,
-		 * but polls. A run that begins from here on handles all that is
-		 * there now, however much others add, unless the queue holds
-		 * more than a run handles.
+		 * Does not wait for the notification of the provider, which may
+		 * be late, but polls. A run that begins from here on handles
+		 * all current completions, however many other queue pairs add,
+		 * unless the queue holds more than a run handles.
 		 */
 		do {
 			queue_work(cq->comp_wq, &cq->work);
@@ -165,7 +169,7 @@ void ro2ib_dereg_mr(struct ib_mr *mr)
 
 	WARN_ON_ONCE(in_interrupt());
 	rc = ib_dereg_mr(mr);
-	/* Nothing more can be done: the memory is not ours. */
+	/* No way to recover: the device still owns the memory. */
 	if (rc)
 		pr_err_ratelimited("ro2iblnd: %s: a memory region cannot be destroyed: error %d; a key may still be good: reset the device\n",
 				   dev_name(&dev->dev), rc);
@@ -196,7 +200,7 @@ void ro2ib_mr_get(const struct ib_mr *mr, u32 *rkey, u64 *iova, u64 *length)
 }
 
 /*
- * bnxt_re keeps inline data of the kernel's in a place that it does not send
+ * bnxt_re keeps inline data of the kernel's in a buffer that it does not send
  * from (7.3: bnxt_re_copy_inline_data(), bnxt_qplib_put_inline()), and refuses
  * more than 96 bytes of it.
  */
@@ -230,7 +234,7 @@ noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
 	rc = rdma_create_qp(id, pd, &attr);
 	if (rc)
 		return rc;
-	/* Providers may give more, and some give less inline data. */
+	/* Providers may grant more, and some grant less inline data. */
 	caps->max_inline = loses_inline(id->device) ? 0 :
 		min(caps->max_inline, attr.cap.max_inline_data);
 	caps->qpn = id->qp->qp_num;
@@ -264,8 +268,9 @@ ALLOW_ERROR_INJECTION(ro2ib_ib_post_recv, ERRNO);
 
 #ifdef RO2IB_TEST_HOOKS
 /*
- * The status of a completion that went well. Tests change it per kind of work
- * request: what fail_function makes one of these return is the status, negated.
+ * Status of a successful completion. Tests change it per kind of work request:
+ * the value that fail_function makes these functions return is the status,
+ * negated.
  */
 #define RO2IB_WC_STATUS(name, op)					\
 noinline int ro2ib_wc_##name(const struct ib_wc *wc)			\
@@ -282,7 +287,7 @@ RO2IB_WC_STATUS(reg, IB_WC_REG_MR);
 RO2IB_WC_STATUS(inv, IB_WC_LOCAL_INV);
 RO2IB_WC_STATUS(recv, IB_WC_RECV);
 
-/* The same, for a work request of a send queue that is no SEND. */
+/* Returns that status for a work request of a send queue that is no SEND. */
 int ro2ib_wc_other(const struct ib_wc *wc)
 {
 	switch (wc->opcode) {
@@ -298,8 +303,8 @@ int ro2ib_wc_other(const struct ib_wc *wc)
 }
 
 /*
- * Whether a software device is served as if it were hardware; so for tests only.
- * Called from other files: within one, the compiler knows what it returns.
+ * Returns whether a software device is served as if it were hardware; for tests
+ * only. Called from other files: within one, the compiler knows the result.
  */
 noinline bool ro2ib_as_hardware(void)
 {
@@ -308,7 +313,10 @@ noinline bool ro2ib_as_hardware(void)
 }
 ALLOW_ERROR_INJECTION(ro2ib_as_hardware, TRUE);
 
-/* Whether completions of a software device are polled in a softirq, and no more. */
+/*
+ * Returns whether completions of a software device are polled in a softirq,
+ * without the other effects of ro2ib_as_hardware(); for tests only.
+ */
 noinline bool ro2ib_in_softirq(void)
 {
 	barrier();
@@ -316,7 +324,7 @@ noinline bool ro2ib_in_softirq(void)
 }
 ALLOW_ERROR_INJECTION(ro2ib_in_softirq, TRUE);
 
-/* Whether every send shall complete by itself; so for tests only. */
+/* Returns whether every send completes by itself; for tests only. */
 noinline bool ro2ib_signal_all(void)
 {
 	barrier();
