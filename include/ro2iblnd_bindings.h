@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Input of bindgen. Types that the kernel crate has bindings for already are
- * taken from there (see rust/bindings.rs), the rest is selected by name in
- * scripts/bindgen_parameters.
+ * Input of bindgen. Types that the kernel crate already has bindings for are
+ * taken from there (see rust/bindings.rs); scripts/bindgen_parameters selects
+ * the others by name.
  */
 #include <linux/bvec.h>
 #include <rdma/ib_verbs.h>

@@ -16,7 +16,9 @@
 #include <linux/uio.h>
 #include <linux/bvec.h>
 
-/* 7.0, ported to some: allocation by type. Not everywhere without the flags. */
+/*
+ * 7.0, backported to some: allocation by type. Some versions require the flags.
+ */
 #ifndef kzalloc_obj
 #define kmalloc_obj(obj, flags) ((typeof(obj) *)kmalloc(sizeof(obj), flags))
 #define kzalloc_obj(obj, flags) ((typeof(obj) *)kzalloc(sizeof(obj), flags))

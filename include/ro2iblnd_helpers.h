@@ -105,8 +105,8 @@ bool ro2ib_device_replays_local_wrs(struct ib_device *dev);
 bool ro2ib_device_reads_after_completion(struct ib_device *dev);
 
 /*
- * State of a port; speed and width are the codes of PortInfo, bad_pkeys are
- * packets of other partitions that it did not take, mtu is in bytes.
+ * State of a port; speed and width are the codes of PortInfo, bad_pkeys counts
+ * packets of other partitions that the port dropped, mtu is in bytes.
  */
 struct ro2ib_port {
 	bool active;
@@ -121,7 +121,7 @@ void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out);
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port);
 u32 ro2ib_event_port(const struct ib_event *ev);
 void ro2ib_device_name(struct ib_device *dev, char *buf, size_t len);
-/* The device that its DMA goes through; NULL for a software device */
+/* The device that does the DMA of @dev; NULL for a software device */
 struct device *ro2ib_device_dma(struct ib_device *dev);
 void ro2ib_register_event_handler(struct ib_event_handler *h,
 				  struct ib_device *dev,
@@ -159,7 +159,7 @@ int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad);
 int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad);
-/* These seven only in builds for tests (RO2IB_TEST_HOOKS) */
+/* The following seven only in builds for tests (RO2IB_TEST_HOOKS) */
 int ro2ib_wc_send(const struct ib_wc *wc);
 int ro2ib_wc_write(const struct ib_wc *wc);
 int ro2ib_wc_reg(const struct ib_wc *wc);
@@ -186,7 +186,7 @@ struct ro2ib_sg_shape {
 	u32 pages;	/* pages of a region that covers it; 0: it has gaps */
 };
 
-/* A place in a mapped scatterlist */
+/* Position in a mapped scatterlist */
 struct ro2ib_sg_pos {
 	struct scatterlist *sg;	/* NULL behind the last element */
 	u32 at;
@@ -266,7 +266,7 @@ int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most);
 
-/* A path as this side has it; an unknown field has the value in its comment */
+/* Path from this side; an unknown field has the value in its comment */
 struct ro2ib_cm_path {
 	u8 sgid[16];		/* 0 */
 	u8 dgid[16];		/* 0 */

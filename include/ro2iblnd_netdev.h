@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * An interface and what it rests on: a VLAN or a macvlan rests on one
- * interface, a bond, a team or a bridge on several. An upper interface is up
- * and has its routes for a moment after the interface below it is down, and its
- * carrier follows later. So whether packets can leave depends on both.
+ * Interface and the interfaces that it rests on: a VLAN or a macvlan rests on
+ * one interface, a bond, a team or a bridge on several. An upper interface is
+ * up and has its routes for a moment after the interface below it is down, and
+ * its carrier follows later. So whether packets can leave depends on both.
  *
  * All functions need rcu_read_lock().
  */
@@ -24,7 +24,7 @@ static inline bool ro2ib_netdev_has_carrier(const struct net_device *dev,
 	return dev != gone && netif_running(dev) && netif_carrier_ok(dev);
 }
 
-/* Returns 1, which ends the walk, if nothing leaves without @lower. */
+/* Returns 1, which ends the walk, if no packet leaves without @lower. */
 static inline int ro2ib_netdev_visit(struct net_device *lower,
 				     struct netdev_nested_priv *priv)
 {
@@ -41,8 +41,8 @@ static inline int ro2ib_netdev_visit(struct net_device *lower,
 }
 
 /*
- * Returns whether what is sent through @dev leaves this node if the interface
- * @gone, which may be @dev, below it, or NULL, does not carry anything.
+ * Returns whether packets sent through @dev leave this node if the interface
+ * @gone, which may be @dev, below it, or NULL, does not carry packets.
  */
 static inline bool
 ro2ib_netdev_carries_without(struct net_device *dev,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The seam between the C shim (which knows LNet's structures) and the Rust
- * driver (which does not). Read by the C compiler and by bindgen, so nothing
- * of LNet may be included here: flat structures and opaque pointers only.
+ * Interface between the C shim (which knows LNet's structures) and the Rust
+ * driver (which does not). Read by the C compiler and by bindgen, so it must
+ * not include any header of LNet: flat structures and opaque pointers only.
  *
  * Ownership in one place:
  *
@@ -28,7 +28,7 @@ struct lnet_msg;
 struct net;
 struct scatterlist;
 
-/* One NI as the driver sees it: opaque, reference counted. */
+/* NI as the driver sees it: opaque, reference counted. */
 struct ro2ib_ni;
 
 /* Bytes of an LNet header in its nid4 wire form. */
@@ -38,9 +38,9 @@ struct ro2ib_ni;
 #define RO2IB_NID_ANY		(~0ULL)
 
 /*
- * A run of payload bytes: @nob bytes starting @offset bytes into @nr pieces.
- * All fields are 0/NULL when there is no payload. The array is LNet's: it must
- * not be written, and is valid until the message it came with is finalized.
+ * Run of payload bytes: @nob bytes starting @offset bytes into @nr pieces. All
+ * fields are 0/NULL when there is no payload. The array is LNet's: it must not
+ * be written, and is valid until the message it came with is finalized.
  */
 struct ro2ib_payload {
 	const struct bio_vec *bv;
@@ -61,8 +61,7 @@ struct ro2ib_send_req {
 	bool routing;
 	u8 hdr[RO2IB_LNET_HDR_SIZE];
 	/*
-	 * what a PUT or REPLY carries; where the answer of a GET goes, the whole
-	 * attached MD
+	 * payload of a PUT or REPLY; for a GET its sink, the whole attached MD
 	 */
 	struct ro2ib_payload pages;
 };
@@ -72,13 +71,13 @@ struct ro2ib_recv_req {
 	/* NULL: discard, or "nothing matched" for a GET_REQ */
 	struct lnet_msg *msg;
 	/*
-	 * where the wanted bytes (maybe 0, never more than came) go; what an
-	 * optimised GET must deliver
+	 * sink of the wanted bytes (maybe 0, never more than received); for an
+	 * optimised GET the data to deliver
 	 */
 	struct ro2ib_payload pages;
 };
 
-/* Everything an NI is configured with, after defaulting and clamping. */
+/* Configuration of an NI, after defaulting and clamping. */
 struct ro2ib_ni_cfg {
 	/* 64-bit form */
 	u64 nid;
@@ -94,7 +93,7 @@ struct ro2ib_ni_cfg {
 	/* name of the NI for log lines, e.g. "10.0.0.1@o2ib" */
 	char name[32];
 
-	/* per-NI tunables that stay as they are */
+	/* per-NI tunables that do not change */
 	u32 peer_credits;		/* 1..255: offered queue depth */
 	u32 max_tx_credits;		/* >= peer_credits */
 	/* Not configured: the driver chooses for the link. */
@@ -122,9 +121,12 @@ struct ro2ib_ni_cfg {
 enum ro2ib_link_event {
 	/* Carrier and address are there. */
 	RO2IB_LINK_UP,
-	/* The address is not there, or without the carrier nothing is sent. */
+	/*
+	 * The address is missing, or messages need the carrier, which is
+	 * missing.
+	 */
 	RO2IB_LINK_DOWN,
-	/* It is about to go; until then there is a route. */
+	/* The link is about to go; until then there is a route. */
 	RO2IB_LINK_LEAVING,
 	/* The interface may be on another RDMA device now. */
 	RO2IB_LINK_MOVED,
@@ -133,19 +135,19 @@ enum ro2ib_link_event {
 	 * resolved, and connections, which do not go through IPoIB, go on.
 	 */
 	RO2IB_LINK_NO_CARRIER,
-	/* The interface has another MTU; nothing else changed. */
+	/* The interface has another MTU, without other changes. */
 	RO2IB_LINK_MTU,
 };
 
 /*
- * The driver, as the shim calls it. @priv is what startup stored.
- * All functions run in process context, older_conns() without sleeping.
+ * Operations of the driver for the shim. @priv is the value that startup
+ * stored. All functions run in process context, older_conns() without sleeping.
  */
 struct ro2ib_lnd_ops {
 	/*
-	 * Bring an NI up. The caller's reference on @ni passes to the driver;
-	 * @driver is what was given to ro2ib_shim_register().
-	 * Return 0 and set *@priv, or a negative errno with everything undone.
+	 * Brings an NI up. The caller's reference on @ni passes to the driver;
+	 * @driver is the pointer given to ro2ib_shim_register(). Returns 0 and
+	 * sets *@priv, or a negative errno with everything undone.
 	 */
 	int (*startup)(const struct ro2ib_ni_cfg *cfg, struct ro2ib_ni *ni,
 		       void *driver, void **priv);
@@ -164,39 +166,44 @@ struct ro2ib_lnd_ops {
 	 */
 	void (*link_event)(void *priv, enum ro2ib_link_event event);
 	/*
-	 * After RO2IB_LINK_LEAVING: are there connections that have not told
-	 * their peers yet, or have not been heard, or peers that ask for a new
-	 * one? Locks as above.
+	 * After RO2IB_LINK_LEAVING: returns whether a connection has not sent
+	 * its DREQ yet or got no answer, or a peer requests a new connection.
+	 * Locks as above.
 	 */
 	bool (*link_busy)(void *priv);
 	/*
-	 * Has its device a GID for its address, as over RoCE? Locks as above.
+	 * Returns whether its device has a GID for its address, as over RoCE.
+	 * Locks as above.
 	 */
 	bool (*has_gid)(void *priv);
-	/* -ENOENT past the last one. */
+	/* -ENOENT past the last peer. */
 	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
-	/* Show on the console what there is of a peer. -ENOENT: no such peer. */
+	/* Prints the state of a peer to the console. -ENOENT: no such peer. */
 	int (*debug_peer)(void *priv, u64 nid);
 	int (*del_peer)(void *priv, u64 nid);
-	/* *@mtu: path MTU in bytes, 0 if unknown; -ENOENT past the last one. */
+	/*
+	 * *@mtu: path MTU in bytes, 0 if unknown; -ENOENT past the last
+	 * connection.
+	 */
 	int (*get_conn)(void *priv, u32 index, u64 *nid, u32 *mtu);
 	int (*close_conns)(void *priv, u64 nid);
 	/*
-	 * The administrator changed who may connect, how the NI is tuned, or
-	 * when a silent peer is asked.
-	 * The shim's NI mutex is held, as for link_event().
+	 * The administrator changed the access list, the tunables of the NI, or
+	 * the time after which a silent peer is probed. The shim's NI mutex is
+	 * held, as for link_event().
 	 */
 	void (*settings_changed)(void *priv);
 	/*
-	 * How many connections were made with other values of the tunables than
-	 * new ones get. A spinlock of LNet's is held: must not sleep.
+	 * Returns the number of connections that were created with other values
+	 * of the tunables than new connections get. A spinlock of LNet's is
+	 * held: must not sleep.
 	 */
 	u32 (*older_conns)(void *priv);
 };
 
 /*
- * Register with LNet; process context. -EBUSY: a driver for this network type
- * is already there. @ops and @driver must live until
+ * Registers the driver with LNet; process context. -EBUSY: LNet has a driver
+ * for this network type already. @ops and @driver must live until
  * ro2ib_shim_unregister().
  */
 int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver);
@@ -206,44 +213,43 @@ void ro2ib_shim_unregister(void);
 void ro2ib_ni_get(struct ro2ib_ni *ni);
 void ro2ib_ni_put(struct ro2ib_ni *ni);
 
-/* True once LNet has declared the NI active; any context. */
+/* Returns true once LNet has declared the NI active; any context. */
 bool ro2ib_ni_active(const struct ro2ib_ni *ni);
 
-/* An online CPU of the peer's CPT, spread by @salt; any context. */
+/* Returns an online CPU of the peer's CPT, spread by @salt; any context. */
 int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt);
 
 /*
- * Give a received LNet header to LNet; process context.
- * @hdr: RO2IB_LNET_HDR_SIZE bytes in wire form; @from: NID of the sender of the
- * o2ib message; @rdma: header came in a PUT_REQ or GET_REQ. @hdr may be in what
- * @rx has: it is read before LNet gets that.
- * < 0: nothing was taken, @rx is still the caller's. 1: it was taken, but LNet
- * deletes the NI, and waits for a moment in which it has no message of it.
+ * Gives a received LNet header to LNet; process context. @hdr:
+ * RO2IB_LNET_HDR_SIZE bytes in wire form; @from: NID of the sender of the o2ib
+ * message; @rdma: header came in a PUT_REQ or GET_REQ. @hdr may be part of @rx:
+ * it is read before LNet gets @rx. < 0: LNet has taken nothing, the caller
+ * still owns @rx. 1: LNet has taken it, but deletes the NI, and waits for a
+ * moment in which it has no message of the NI.
  */
 int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 		     bool rdma);
 
 /*
- * Complete a message; process context, may call ro2ib_lnd_ops.send.
- * @health: an enum lnet_msg_hstatus value, ignored by LNet when it contradicts
- * @status.
+ * Completes a message; process context, may call ro2ib_lnd_ops.send. @health:
+ * an enum lnet_msg_hstatus value, ignored by LNet when it contradicts @status.
  */
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health);
-/* The same, by a work item: from any context, with any lock held. */
+/* Completes a message by a work item: from any context, with any lock held. */
 void ro2ib_lnet_finalize_late(struct lnet_msg *msg, int status, u32 health);
 
 /*
- * Of a message that failed with @health: what ro2ib_lnd_ops.send is to do to
- * send it once more, over another connection. False: LNet does that itself, as
- * it has another way, or it does not want it any more; it is to be finalized
- * with @health. Process context.
+ * Prepares to resend a message that failed with @health: fills the request of
+ * ro2ib_lnd_ops.send, for another connection. False: LNet resends it itself,
+ * because it has another path, or does not want it any more; the caller must
+ * finalize it with @health. Process context.
  */
 bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
 		      struct ro2ib_send_req *req);
 
 /*
- * Optimised GET: the synthetic REPLY of @get, or NULL; must be created before
- * @get is finalized, and be finalized after it. Process context.
+ * Optimised GET: returns the synthetic REPLY of @get, or NULL; must be created
+ * before @get is finalized, and be finalized after it. Process context.
  */
 struct lnet_msg *ro2ib_lnet_create_reply(struct ro2ib_ni *ni,
 					 struct lnet_msg *get);
@@ -252,40 +258,46 @@ int ro2ib_lnet_set_reply_len(struct ro2ib_ni *ni, struct lnet_msg *reply,
 			     u32 len);
 
 /*
- * Fault injection: true if LNet wants this send to fail, with the health it
- * wants in *@health. Process context (takes LNet's locks).
+ * Fault injection: returns true if LNet wants this send to fail, with the
+ * health for it in *@health. Process context (takes LNet's locks).
  */
 bool ro2ib_lnet_send_error(struct lnet_msg *msg, u32 *health);
 
-/* The peer was last heard @age seconds ago and is gone; process context. */
+/*
+ * Reports that the peer is gone, and was last heard @age seconds ago; process
+ * context.
+ */
 void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age);
 
 /*
- * The HCA port of the NI failed or came back; @told: the driver has logged why,
- * so it is not logged here. Process context.
+ * Reports that the HCA port of the NI failed or came back; @told: the driver
+ * has logged why, so the shim does not. Process context.
  */
 void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal, bool told);
 
-/* Is the interface a bond, or a VLAN on one, at the moment? Any context. */
+/*
+ * Returns whether the interface is a bond, or a VLAN on a bond, at the moment.
+ * Any context.
+ */
 bool ro2ib_ni_is_bonded(const struct ro2ib_ni *ni);
 
 /*
- * The NI of this driver (never of another one) with that NID, or NULL. The
- * caller owns a reference on it. *@priv is the driver's NI, valid as long as
- * the reference is held. Process context.
+ * Returns the NI of this driver (never of another driver) with that NID, or
+ * NULL. The caller owns a reference on it. *@priv is the driver's NI, valid as
+ * long as the reference is held. Process context.
  */
 struct ro2ib_ni *ro2ib_lnet_find_ni(u64 nid, void **priv);
 void ro2ib_lnet_put_found(struct ro2ib_ni *ni);
 
 /*
- * Tell which device the NI's DMA goes through (GPU affinity); NULL before the
- * device goes away. Process context, waits for RCU.
+ * Tells LNet which device the NI's DMA goes through (GPU affinity); NULL before
+ * the device goes away. Process context, waits for RCU.
  */
 void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev);
 
 /*
- * The depth that fits the link of an NI, which runs at @mbps Mb/s (0: not
- * known), and the matching credits of the NI. Does nothing if a depth is
+ * Sets the depth that fits the link of an NI, which runs at @mbps Mb/s (0:
+ * unknown), and the matching credits of the NI. Does nothing if a depth is
  * configured. While the NI starts, LNet gets both; later the depth applies to
  * new connections, and LNet's credits stay. Process context.
  */
@@ -316,10 +328,13 @@ int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, u32 n,
 			  bool write);
 void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg, u32 n,
 			     bool write);
-/* Whether a page stands for such memory; any context. */
+/* Returns whether a page stands for such memory; any context. */
 bool ro2ib_lnet_gpu_has(struct page *page);
 
-/* The parameter "access": may this peer be connected with the NI? Any context. */
+/*
+ * Parameter "access": returns whether this peer may connect with the NI. Any
+ * context.
+ */
 bool ro2ib_access_allows(const struct ro2ib_ni *ni, u64 peer);
 
 /* Tunables of a running NI as they are in force; any context. */
@@ -327,7 +342,10 @@ u32 ro2ib_ni_conns_per_peer(const struct ro2ib_ni *ni);		/* 1..127 */
 s32 ro2ib_ni_tos(const struct ro2ib_ni *ni);			/* -1..255 */
 u32 ro2ib_ni_peer_credits(const struct ro2ib_ni *ni);		/* 1..255 */
 u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni);
-/* Messages that LNet hands over for one peer at a time; of that the mark above is a part. 1..255 */
+/*
+ * Number of messages that LNet hands over for one peer at a time, an upper
+ * limit of the mark above. 1..255
+ */
 u32 ro2ib_ni_lnet_credits(const struct ro2ib_ni *ni);
 u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
 u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
@@ -337,7 +355,7 @@ u32 ro2ib_ni_probe(const struct ro2ib_ni *ni);			/* ms; 0: off */
 
 /* Values of the parameter "ni_tune" for an NI. */
 enum ro2ib_tune {
-	/* Nothing. */
+	/* Not set. */
 	RO2IB_TUNE_UNSET = -2,
 };
 
@@ -353,10 +371,9 @@ struct ro2ib_tuning {
 };
 
 /*
- * The administrator's texts as the Rust side understands them; not terminated.
- * The checks return how many clauses there are; or say in the log what is
- * wrong, and return -EINVAL. Any context, also before the module is
- * initialised.
+ * Parsers of the administrator's texts on the Rust side; the texts are not
+ * terminated. The checks return the number of clauses; or log the error, and
+ * return -EINVAL. Any context, also before the module is initialised.
  */
 int ro2ib_rs_check_access(const char *text, size_t len);
 int ro2ib_rs_check_tune(const char *text, size_t len);
@@ -383,8 +400,8 @@ bool ro2ib_param_require_privileged_port(void);
 bool ro2ib_param_use_privileged_port(void);
 
 /*
- * LNet's debug log; the values are libcfs's. The words say which lines are
- * wanted: read them at any time.
+ * LNet's debug log; the values are libcfs's. The words select the enabled
+ * lines: read them at any time.
  */
 enum ro2ib_dk_mask {
 	RO2IB_DK_NETERROR	= 0x00000100,
@@ -399,8 +416,8 @@ extern const unsigned int *const ro2ib_dk_debug;
 extern const unsigned int *const ro2ib_dk_subsystems;
 
 /*
- * One line, of @len bytes without a newline; @file and @fn name the place in
- * the source. Any context but NMI.
+ * Writes one line of @len bytes without a newline; @file and @fn name the place
+ * in the source. Any context except NMI.
  */
 void ro2ib_dk_line(u32 mask, const char *file, const char *fn, u32 line,
 		   const char *text, u32 len);
@@ -427,7 +444,7 @@ extern u32 ro2ib_trace_on;
 #define RO2IB_TRACE_NID		32
 #define RO2IB_TRACE_WORD	24
 
-/* Which connection an event is of. */
+/* Connection that an event belongs to. */
 struct ro2ib_trace_conn {
 	char ni[RO2IB_TRACE_NID];
 	char peer[RO2IB_TRACE_NID];
@@ -435,11 +452,11 @@ struct ro2ib_trace_conn {
 	u32 number;
 	/* of the queue pair here; 0: there is none */
 	u32 qpn;
-	/* we asked for it */
+	/* this side requested it */
 	bool active;
 };
 
-/* Each text is as long as said above. */
+/* Each text has the length given above. */
 void ro2ib_trace_conn_state(const struct ro2ib_trace_conn *c, const char *from,
 			    const char *to, const char *why);
 void ro2ib_trace_stall(const struct ro2ib_trace_conn *c, const char *want,
@@ -459,8 +476,8 @@ void ro2ib_trace_close(const struct ro2ib_trace_conn *c, bool up,
 void ro2ib_trace_refuse(const char *ni, const char *peer, const char *cause);
 
 /*
- * Tell programs that watch (udev) what became of the device of an NI. Process
- * context, may sleep.
+ * Sends a uevent for a change of the device of an NI, for programs that watch
+ * it (udev). Process context, may sleep.
  */
 void ro2ib_notice(const char *what, const char *ni, const char *device);
 
