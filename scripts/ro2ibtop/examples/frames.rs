@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a person saw on a terminal, of what a program wrote to it: each frame as text, with a form feed behind it, then
-//! the screen as it was left. For tests that have the program in a guest, and its terminal in a file.
+//! Frames that a program drew on a terminal: each frame as text with a form feed behind it, then the final screen.
+//! Tests that run the program in a guest save its terminal to a file and read it with this.
 //!
 //! `frames ROWS COLUMNS <typescript`
 
@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
         let (frame, after) = rest.split_at(at + END.len());
         terminal.process(frame);
         rest = after;
-        // What hides the cursor first shows nothing yet.
+        // The program hides the cursor once before the first frame, which shows nothing yet.
         if terminal.screen().alternate_screen() {
             write!(out, "{}\u{c}", text(terminal.screen()))?;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who looks for somebody that reads the counters of a device must not wait for a process that hangs.
+//! Search for a reader of a device's counters, which must not wait for a process that hangs.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ use ro2ibtop::{
     source::Files, //
 };
 
-/// A directory with a node's `sys` and `proc`, which goes with it.
+/// Directory with a node's `sys` and `proc`, deleted on drop.
 struct Node(PathBuf);
 
 impl Node {
@@ -45,7 +45,7 @@ impl Node {
             .join("sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence")
     }
 
-    /// A process of that name: the file with its words.
+    /// Creates a process of that name, and returns the path of its command line.
     fn process(&self, number: &str, comm: &str) -> PathBuf {
         let dir = self.proc().join(number);
         fs::create_dir_all(&dir).unwrap();
@@ -53,12 +53,12 @@ impl Node {
         dir.join("cmdline")
     }
 
-    /// The words of who reads the counters.
+    /// Returns the command line of a process that reads the counters.
     fn reads(&self) -> String {
         format!("grep\0-s\0-H\0\0--\0{}\0", self.counter().display())
     }
 
-    /// Whether the device tells, what it tells, and how long that took.
+    /// Returns whether the device answers, the number of files, and how long the read took.
     fn read(&self, counters: &mut Counters) -> (bool, usize, Duration) {
         let mut files = Files::new();
         let began = Instant::now();
@@ -80,10 +80,10 @@ fn pipe(path: &Path) {
 #[test]
 fn a_process_that_hangs_holds_nobody_up() {
     let node = Node::new("hangs");
-    // Its words cannot be read, as those of one that is in the midst of a page fault.
+    // The command line cannot be read, as that of a process in a page fault.
     let stuck = node.process("4711", "java");
     pipe(&stuck);
-    // No process, whatever its name.
+    // This is not a process, in spite of its name.
     let other = node.proc().join("sysvipc/cmdline");
     fs::create_dir_all(other.parent().unwrap()).unwrap();
     fs::write(other.with_file_name("comm"), "grep\n").unwrap();
@@ -108,14 +108,14 @@ fn who_reads_already_is_found() {
     let mut counters = Counters::looking_in(node.proc());
     let (told, files, waited) = node.read(&mut counters);
     assert!(!told && files == 0 && waited >= Duration::from_secs(1));
-    // He is known by now.
+    // The process is known now.
     let (told, _, waited) = node.read(&mut counters);
     assert!(!told && waited < Duration::from_secs(1), "{waited:?}");
-    // He is gone, and another one with his number reads something else.
+    // The process has ended, and another process with the same number reads another file.
     fs::write(&cmdline, "grep\0-r\0nothing\0").unwrap();
     let (told, files, _) = node.read(&mut counters);
     assert!(told && files == 1);
-    // He comes back while he is waited for.
+    // The process ends during the wait.
     fs::write(&cmdline, node.reads()).unwrap();
     let mut counters = Counters::looking_in(node.proc());
     let (told, files, waited) = thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn who_reads_already_is_found() {
     assert!(told && files == 1 && waited >= Duration::from_millis(250));
 }
 
-/// All processes are looked through once, and not at each look.
+/// Checks that only the first sample searches all processes.
 #[test]
 fn who_was_answered_does_not_look_again() {
     let node = Node::new("answered");

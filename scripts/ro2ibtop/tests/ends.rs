@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is said of connections that ended, and what of it is nothing.
+//! Verdicts on connections that ended, and ends that are not a problem.
 
 mod common;
 
@@ -15,7 +15,7 @@ use ro2ibtop::{
     view::App, //
 };
 
-/// The connection of a client that ended.
+/// Returns the end of a client's connection.
 fn closed(client: usize, cause: &str, time: f64) -> Event {
     let by = match cause {
         "PeerClosed" => "peer",
@@ -34,7 +34,7 @@ fn closed(client: usize, cause: &str, time: f64) -> Event {
     }
 }
 
-/// A server at that time, with the last 256 of these events.
+/// Adds a sample of a server at that time, with the last 256 of these events.
 fn look(app: &mut App, now: f64, events: &[Event], peers: Vec<Peer>) {
     let ni = Ni {
         nid: "10.0.0.1@o2ib".into(),
@@ -56,14 +56,14 @@ fn server(now: f64, events: &[Event]) -> App {
     app
 }
 
-/// Connections of so many clients that ended together, within a second.
+/// Returns the ends of connections of several clients that ended together, within a second.
 fn all(clients: usize, cause: &str, time: f64) -> Vec<Event> {
     let each = 0..clients;
     each.map(|i| closed(i, cause, time + i as f64 / clients as f64))
         .collect()
 }
 
-/// So many clients, all of them connected.
+/// Returns several clients, all of them connected.
 fn connected(clients: usize) -> Vec<Peer> {
     let peer = |i| Peer {
         nid: format!("10.0.1.{i}@o2ib"),
@@ -80,7 +80,7 @@ fn a_link_that_flaps_is_said_of_the_ni() {
     let mut events = all(100, "LinkDown", 1000.0);
     look(&mut app, 1010.0, &events, connected(100));
     assert_eq!((app.nis[0].kind, app.worst()), ("fine", Level::Note));
-    // The ring has no room for three of each peer.
+    // The ring has no space for three ends of each peer.
     events.extend(all(100, "LinkDown", 1100.0));
     look(&mut app, 1120.0, &events, connected(100));
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("flaps", Level::Warn));
@@ -89,10 +89,10 @@ fn a_link_that_flaps_is_said_of_the_ni() {
         "flaps, 2 times in 2 min, last 19 s ago: the link is down here: cable, switch, \"ip link\""
     );
     assert_eq!(app.worst(), Level::Warn);
-    // One look is enough.
+    // One sample is enough.
     let one = server(1120.0, &events);
     assert_eq!(one.nis[0], app.nis[0]);
-    // An hour later it is the past.
+    // An hour later the flaps are no longer reported.
     look(&mut app, 1120.0 + 3600.0, &events, connected(100));
     assert_eq!(app.nis[0].kind, "fine");
 }
@@ -112,15 +112,15 @@ fn flaps_are_counted_whatever_the_cause() {
         )
     );
     assert!(of(&[("LinkDown", 1500.0), ("AddressChanged", 1990.0)]).starts_with("flaps, 2 times"));
-    // What follows within seconds is the same one.
+    // An end that follows within seconds belongs to the same flap.
     assert_eq!(of(&[("LinkDown", 1990.0), ("Moved", 1993.0)]), "");
-    // It is not the link here, or somebody did it.
+    // These causes are not this node's link, or an operator's action.
     for cause in ["PeerClosed", "TransportRetry", "AdminClose"] {
         assert_eq!(of(&[("LinkDown", 1500.0), (cause, 1990.0)]), "", "{cause}");
     }
 }
 
-/// They are remembered for an hour: that is no reason to say nothing of what is so now.
+/// Checks that a present problem comes before flaps, which are remembered for an hour.
 #[test]
 fn flaps_hide_nothing() {
     let mut app = App::default();
@@ -142,7 +142,7 @@ fn flaps_hide_nothing() {
     }
 }
 
-/// Each of them fills the ring, and pushes the one before out of it.
+/// Checks that flaps are remembered if each of them fills the ring, and removes the one before.
 #[test]
 fn flaps_of_a_large_server_are_remembered() {
     let mut app = App::default();
@@ -150,25 +150,25 @@ fn flaps_of_a_large_server_are_remembered() {
     for n in 0..3 {
         let time = 1000.0 + f64::from(n) * 60.0;
         events.extend(all(500, "LinkDown", time));
-        // In the midst of it, and afterwards.
+        // A sample during the flap, and a sample afterwards.
         let midst = events.len() - 250;
         look(&mut app, time + 0.5, &events[..midst], Vec::new());
         look(&mut app, time + 2.0, &events, Vec::new());
     }
     let words = &app.nis[0].words;
     assert!(words.starts_with("flaps, 3 times in 2"), "{words}");
-    // The clock was set back: what was is not known any more.
+    // The clock was set back, so earlier flaps are forgotten.
     look(&mut app, 500.0, &[], Vec::new());
     assert_eq!(app.nis[0].kind, "fine");
 }
 
-/// A client that unmounts closes its connection, one that was restarted has another life: neither is a trouble of this
-/// node.
+/// Checks that a client that unmounts (its connection closes) or restarts (a new incarnation) is not reported as a
+/// problem of this node.
 #[test]
 fn a_client_that_goes_in_order_is_a_note() {
     for cause in ["PeerClosed", "PeerRestarted"] {
         let events = [closed(7, cause, 990.0)];
-        // Its peer is there for a while, and then it is not.
+        // The peer exists for a while, and then it does not.
         let peer = |waiting| Peer {
             nid: "10.0.1.7@o2ib".into(),
             waiting,
@@ -181,7 +181,7 @@ fn a_client_that_goes_in_order_is_a_note() {
             assert_eq!(app.worst(), Level::Note, "{cause}");
             assert!(app.items[0].verdict.words.starts_with("closed 10 s ago: "));
         }
-        // Something waits for it.
+        // A message waits for the peer.
         let mut app = App::default();
         look(&mut app, 1000.0, &events, vec![peer(1)]);
         assert_eq!(app.worst(), Level::Warn, "{cause}");

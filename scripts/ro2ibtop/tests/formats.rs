@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What programs get.
+//! Formats for programs.
 
 mod common;
 
@@ -103,7 +103,7 @@ fn prometheus_can_read_it() {
     ));
 }
 
-/// A peer that is tried again, and one that is not.
+/// A peer that the node retries, and a peer that it does not.
 const RETRIED: &str = "\
 ==> sample 100 <==
 ==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
@@ -144,11 +144,11 @@ fn tries_and_ends_are_told() {
     ] {
         assert!(text.contains(&line), "{line}{text}");
     }
-    // None is due.
+    // No attempt is due for the other peer.
     assert_eq!(text.matches("ro2ib_peer_retry_ms{").count(), 1);
 }
 
-/// A node that tells where time goes, twice.
+/// Two samples of a node that reports latencies.
 const TIMES: &str = "\
 ==> sample 100 <==
 ==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
@@ -184,7 +184,7 @@ fn times_are_told() {
     ] {
         assert!(text.contains(&line), "{line}{text}");
     }
-    // On the screen what came between the two looks, most time first.
+    // The screen shows the increase between the two samples, most time first.
     let lines = common::lines(&common::screen(&app, 120, 20));
     let told = lines.iter().find(|line| line.contains("p50/p99")).unwrap();
     assert_eq!(
@@ -193,7 +193,8 @@ fn times_are_told() {
     );
 }
 
-/// The rule of operators.md adds up what has the same NI: what is wrong has another kind at each look, and is as bad.
+/// Checks the rule of operators.md, which sums everything with the same NI: the kind of a problem may differ from
+/// sample to sample, and the problem is as bad.
 #[test]
 fn an_alarm_goes_on_when_the_kind_is_another() {
     let document = concat!(

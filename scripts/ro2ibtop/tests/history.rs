@@ -15,7 +15,7 @@ use ro2ibtop::{
     view::App, //
 };
 
-/// A connection that had sent and received so many at each of these times.
+/// Returns a view of a connection that had sent and received these numbers of messages at each of these times.
 fn moved(looks: &[(f64, u64, u64)]) -> App {
     let mut app = App::default();
     for (time, tx_msgs, rx_msgs) in looks {
@@ -44,7 +44,7 @@ fn moved(looks: &[(f64, u64, u64)]) -> App {
     app
 }
 
-/// A look each second, between which so many were sent.
+/// Returns a view with a sample each second, between which these numbers of messages were sent.
 fn sent(rates: impl IntoIterator<Item = u64>) -> App {
     let mut looks = vec![(1000.0, 7, 3)];
     for rate in rates {
@@ -54,7 +54,7 @@ fn sent(rates: impl IntoIterator<Item = u64>) -> App {
     moved(&looks)
 }
 
-/// The picture of the connection, which is that of the NI, for it has no other one.
+/// Returns the picture of the connection, which is also that of the NI because the NI has no other connection.
 fn picture(app: &App, bars: usize) -> String {
     let ni = &app.sample.nis[0];
     let drawn = app.history.conn(ni, 0).unwrap().picture(bars);
@@ -65,7 +65,7 @@ fn picture(app: &App, bars: usize) -> String {
 #[test]
 fn each_rate_has_its_height() {
     assert_eq!(picture(&sent(0..=8), 9), " ▁▂▃▄▅▆▇█");
-    // In between the next one up, so that what moves at all is seen.
+    // Rates between two bars are rounded up, so that any movement is visible.
     assert_eq!(picture(&sent([1, 1_000_000, 125_001, 0]), 4), "▁█▂ ");
     assert_eq!(picture(&sent([5; 6]), 6), "██████");
 }
@@ -73,7 +73,7 @@ fn each_rate_has_its_height() {
 #[test]
 fn what_does_not_move_has_none() {
     assert_eq!(picture(&sent([0; 12]), 8), " ".repeat(8));
-    // One look is no rate.
+    // One sample has no rate.
     assert_eq!(picture(&sent([]), 8), " ".repeat(8));
     assert_eq!(picture(&sent([4]), 8), "       █");
     assert_eq!(picture(&sent([4]), 0), "");
@@ -86,9 +86,9 @@ fn the_newest_is_at_the_right_and_the_oldest_goes() {
     let all = picture(&app, LENGTH);
     assert_eq!(all.chars().count(), LENGTH);
     assert!(all.ends_with("█ ") && !all.starts_with(' '), "{all}");
-    // No more than are known.
+    // There are no more bars than known rates.
     assert_eq!(picture(&app, LENGTH + 7), all);
-    // The scale is that of those that are seen.
+    // The scale is that of the visible rates.
     let app = sent([1000, 1, 2, 4, 8]);
     assert_eq!(picture(&app, 5), "█▁▁▁▁");
     assert_eq!(picture(&app, 4), "▁▂▄█");
@@ -98,14 +98,14 @@ fn the_newest_is_at_the_right_and_the_oldest_goes() {
 fn rates_are_of_both_ways_and_of_a_second() {
     let both = moved(&[(1.0, 0, 0), (2.0, 4, 4), (4.0, 12, 4), (4.5, 12, 8)]);
     assert_eq!(picture(&both, 3), "█▄█");
-    // A counter that fell is of another life, and a look at the same time tells nothing new.
+    // A counter that fell belongs to a new connection, and a second sample at the same time adds no rate.
     let again = moved(&[(1.0, 50, 0), (2.0, 54, 0), (3.0, 0, 0), (4.0, 4, 0)]);
     assert_eq!(picture(&again, 3), "█ █");
     let twice = moved(&[(1.0, 0, 0), (2.0, 4, 0), (2.0, 4, 0)]);
     assert_eq!(picture(&twice, 2), "██");
 }
 
-/// A wide screen has a longer history, as far as the verdict keeps its room.
+/// Checks that a wide screen has a longer history, as long as the verdict keeps its space.
 #[test]
 fn a_wide_screen_has_more_of_it() {
     let app = sent([3; LENGTH]);
@@ -118,7 +118,7 @@ fn a_wide_screen_has_more_of_it() {
         };
         let (ni, conn) = (of("10.0.0.1@"), of("10.0.0.2@"));
         assert_eq!(ni, conn);
-        // The heading is above it.
+        // The heading stands above its column.
         let heading = lines.iter().find(|line| line.starts_with("peer ")).unwrap();
         let line = lines.iter().find(|l| l.starts_with("10.0.0.2@")).unwrap();
         let at = |of: &str, what: &str| of.find(what).map(|n| of[..n].chars().count());
@@ -129,7 +129,7 @@ fn a_wide_screen_has_more_of_it() {
     assert_eq!([bars(216), bars(248), bars(400)], [16, LENGTH, LENGTH]);
 }
 
-/// A bond fails over: the other device has counted since long ago.
+/// Checks the failover of a bond: the other device has counted for a long time.
 #[test]
 fn counters_of_two_devices_are_not_compared() {
     let mut app = App::default();
@@ -150,7 +150,7 @@ fn counters_of_two_devices_are_not_compared() {
     assert_eq!(retries(2.0, "mlx5_0", 5), 2);
     assert_eq!(retries(3.0, "mlx5_1", 900), 0);
     assert_eq!(retries(4.0, "mlx5_1", 907), 7);
-    // And back.
+    // The bond fails back.
     assert_eq!(retries(5.0, "mlx5_0", 6), 0);
     assert_eq!(retries(6.0, "mlx5_0", 6), 0);
 }

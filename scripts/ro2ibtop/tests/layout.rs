@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a terminal of some width has room for, and that nobody takes a part for the whole.
+//! Layout for terminals of different widths: truncated text must not look complete.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn lines(app: &App, width: u16) -> Vec<String> {
     common::lines(&common::screen(app, width, 24))
 }
 
-/// The words of the screen, whatever the lines.
+/// Returns the words of the screen without its line breaks.
 fn words(app: &App, width: u16) -> String {
     let lines = lines(app, width);
     let words = lines.iter().flat_map(|line| line.split_whitespace());
@@ -60,7 +60,7 @@ fn all_that_is_wrong_with_an_ni_can_be_read() {
             }
         }
     }
-    // Of what is fine the beginning is enough: its line is the only one.
+    // For an NI without problems the start of the text is enough, so it takes only one line.
     let mut young = ni("10.0.0.1@o2ib", "mlx5_0");
     young.incarnation = 993_000_000;
     let app = shown(vec![young]);
@@ -70,7 +70,7 @@ fn all_that_is_wrong_with_an_ni_can_be_read() {
     }
 }
 
-/// An NI comes before the words of another one, and those before its times.
+/// Checks that another NI comes before the texts of an NI, and these texts before its times.
 #[test]
 fn the_words_of_an_ni_are_below_it() {
     let mut lost = ni("10.0.0.1@o2ib", "mlx5_0");
@@ -85,10 +85,10 @@ fn the_words_of_an_ni_are_below_it() {
     assert!(seen[4].starts_with("10.0.0.2@o2ib1 ") && seen[4].ends_with(" ok"));
     let buffer = common::screen(&app, 80, 24);
     assert_eq!(buffer[(2, 3)].style().fg, Some(Color::Red));
-    // There it fits.
+    // On a wider screen the text fits.
     let seen = lines(&app, 200);
     assert!(seen[2].ends_with("\"rdma link\"") && seen[3].starts_with("10.0.0.2@o2ib1 "));
-    // `--once` has as many lines as it takes.
+    // `--once` has as many lines as the content takes.
     assert_eq!(app.height(80), app.height(200) + 1);
 }
 
@@ -103,7 +103,7 @@ fn requests_for_no_ni_are_told_in_full() {
     }
 }
 
-/// Names that are alike but for their ends.
+/// Names that differ only at their ends.
 const ALIKE: [(&str, &str); 2] = [
     ("192.168.100.202@o2ib1", "rocep65s0f0"),
     ("192.168.100.202@o2ib10", "rocep65s0f1"),
@@ -200,7 +200,7 @@ fn rates_of_nis_are_for_wide_screens() {
     }
 }
 
-/// The driver was unloaded, say: what is shown is old.
+/// Checks a sample that is old, for example because the driver was unloaded.
 #[test]
 fn what_is_old_is_not_green() {
     let mut app = shown(vec![ni("10.0.0.1@o2ib", "mlx5_0")]);
@@ -213,7 +213,7 @@ fn what_is_old_is_not_green() {
     assert_eq!(buffer[(22, 0)].style().fg, Some(Color::Red));
     app.paused = true;
     assert!(lines(&app, 80)[0].ends_with("UTC  (paused)"));
-    // It is read again.
+    // The next sample can be read again.
     let sample = app.sample.clone();
     app.take(sample);
     assert_eq!(app.worst(), Level::Fine);
@@ -236,7 +236,7 @@ fn what_is_wrong_is_counted_where_there_is_room_for_nothing_else() {
     assert!(lines(&app, 100)[0].ends_with("1234 connections; wrong: 1234 bad, 0 slow or odd"));
 }
 
-/// As `--once` has it.
+/// Checks the screen of `--once`.
 #[test]
 fn what_ended_is_there_though_no_peer_is() {
     let app = common::app(common::guest("wrong-net"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver's text, whole and broken.
+//! Parsing of the driver's text, intact and damaged.
 
 mod common;
 
@@ -55,7 +55,8 @@ fn all_of_what_guests_say_is_understood() {
     }
 }
 
-/// What the driver tells now is in them: who adds to that makes them anew.
+/// Checks that the files contain everything that the driver reports now: a change that adds keys must create the files
+/// again.
 #[test]
 fn what_guests_say_is_all_that_the_driver_tells() {
     for (name, report) in common::GUESTS {
@@ -80,7 +81,7 @@ fn what_guests_say_is_all_that_the_driver_tells() {
     let ended = source::report(common::guest("ended")).pop().unwrap();
     let ends = &ended.nis[0].peers[0].ends;
     assert!(ends.contains(&("LinkDown".to_string(), 2)), "{ends:?}");
-    // Each end is one of a connection or of an attempt.
+    // Each end is that of a connection or of an attempt.
     let sum: u64 = ends.iter().map(|(_, n)| n).sum();
     let peer = &ended.nis[0].peers[0];
     assert_eq!(sum, peer.closed + peer.failed);
@@ -135,7 +136,7 @@ fn what_a_peer_and_a_connection_were_is_read() {
         (0, None, 0)
     );
     assert_eq!((ni.conns[0].number, unread), (12, 0));
-    // Broken, it is a part of what it was; what is there twice is added.
+    // Of a damaged line, the rest is used; the values of a repeated cause are added.
     let broken = "ni=a\npeer=b failures=many retry_ms= ends=A:1,B,A:2,C:x,,";
     let ni = text::ni(broken, &mut unread).unwrap();
     assert_eq!(
@@ -188,7 +189,7 @@ fn names_cannot_move_the_cursor() {
         .all(|c| c.is_ascii_graphic()));
 }
 
-/// Whatever is broken, it is read, judged and drawn.
+/// Checks that damaged text is read, judged and drawn.
 #[test]
 fn broken_text_breaks_nothing() {
     let mut random = 1u64;
@@ -240,9 +241,9 @@ fn histograms_are_read() {
     assert_eq!(answer.quantile(500), Some(1 << 20));
     assert_eq!(answer.quantile(990), Some(1 << 22));
     assert_eq!(lnet.quantile(500), Some(512));
-    // It has no end.
+    // The limit of this quantile is unknown.
     assert_eq!(lnet.quantile(990), None);
-    // Broken, it is a part of what it was.
+    // Of a damaged line, the rest is used.
     let mut unread = 0;
     let times = text::times(
         "latency=x stage=wire lt_x=3 lt_512=many lt_1024\nnothing\n",
@@ -263,7 +264,7 @@ fn what_came_since_is_told() {
     let [answer] = &since[..] else { panic!() };
     assert_eq!(answer.counts, [(1 << 22, 2), (1 << 23, 1)]);
     assert_eq!(answer.sum_ns, 50_000_000 - 41_839_104);
-    // Another life of the NI: all of it is new.
+    // After a new start of the NI everything counts as increase.
     let again = times::since(&before, &now);
     assert_eq!(again, [before[0].clone()]);
     assert_eq!(times::since(&now, &now), []);

@@ -49,7 +49,7 @@ use ro2ibtop::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ro2ibtop");
 
-/// A directory that goes with it.
+/// Directory that is deleted on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -59,7 +59,7 @@ impl Dir {
         Self(dir)
     }
 
-    /// The files of the last sample of a report, below it.
+    /// Creates a directory with the files of the last sample of a report.
     fn node(name: &str, report: &str) -> Self {
         let dir = Self::new(name);
         let mut file = None;
@@ -159,7 +159,7 @@ fn what_cannot_be_read_is_said() {
     assert!(said(&run(&["--help"])).contains("--prometheus"));
 }
 
-/// The module is loaded, and there is no NI: as after a boot that went wrong.
+/// Checks a node with a loaded module and no NI, as after a failed boot.
 #[test]
 fn a_node_without_an_ni_is_no_healthy_one() {
     let node = Dir::new("no-ni");
@@ -195,7 +195,7 @@ fn a_node_without_an_ni_is_no_healthy_one() {
     assert!(link.is_some_and(|l| l.ends_with(" 0")), "{series}");
 }
 
-/// LNet avoids the NI, and its link is up.
+/// Checks an NI that LNet avoids while its link is up.
 #[test]
 fn a_device_that_says_it_is_broken_is_no_healthy_one() {
     let told = common::guest("broken");
@@ -219,7 +219,7 @@ fn a_device_that_says_it_is_broken_is_no_healthy_one() {
         let all = said(&run(&["--json", "--root", text(&node.0)]));
         assert!(all.contains(&format!("\"health\":\"{health}\"")), "{all}");
     }
-    // An older driver does not tell.
+    // An older driver does not report its health.
     let node = Dir::node("health-untold", common::guest("healthy"));
     let series = said(&run(&["--prometheus", "--root", text(&node.0)]));
     assert!(series.contains(&format!("{up}1\n")), "{series}");
@@ -234,12 +234,12 @@ fn a_node_is_looked_at() {
         "{}",
         said(&shown)
     );
-    // Two looks: there are rates.
+    // With two samples there are rates.
     assert!(!said(&shown).contains(" -  "), "{}", said(&shown));
 }
 
-/// A device that hangs leaves who reads its counters waiting, and he cannot be killed. What it is told of here is a pipe that
-/// nobody writes to.
+/// Checks a device that hangs: the process that reads its counters waits and cannot be killed. Here the device is a
+/// pipe without a writer.
 #[test]
 fn a_device_that_hangs_holds_nobody_up() {
     let dir = Dir::node("counters-hang", common::guest("healthy"));
@@ -251,10 +251,10 @@ fn a_device_that_hangs_holds_nobody_up() {
         .status()
         .unwrap()
         .success());
-    // Each of them finds what the one before it has left behind.
+    // Each run finds the process that the run before left behind.
     let runs: Vec<(bool, Output)> = (0..3).map(|_| within_30_s(&dir.0)).collect();
     let left = readers_of(&pipe);
-    // Somebody who writes lets go whoever reads.
+    // A writer lets all readers continue.
     drop(fs::OpenOptions::new().read(true).write(true).open(&pipe));
     for (ended, shown) in runs {
         assert!(ended, "it waits for the device");
@@ -268,7 +268,7 @@ fn a_device_that_hangs_holds_nobody_up() {
     assert_eq!(left, 1);
 }
 
-/// Whether it ended by itself, and what it said.
+/// Returns whether the program ended by itself, and its output.
 fn within_30_s(root: &Path) -> (bool, Output) {
     let mut program = Command::new(PROGRAM)
         .args(["--once", "--check", "--root", text(root)])
@@ -286,7 +286,7 @@ fn within_30_s(root: &Path) -> (bool, Output) {
     (ended, program.wait_with_output().unwrap())
 }
 
-/// How many processes have been told to read that file.
+/// Counts the processes whose command line has this file.
 fn readers_of(file: &Path) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
@@ -299,7 +299,7 @@ fn readers_of(file: &Path) -> usize {
         .count()
 }
 
-/// What `ro2ib-report` writes is what a snapshot is.
+/// Checks that the output of `ro2ib-report` is a snapshot.
 #[test]
 fn a_report_is_a_snapshot() {
     let node = Dir::node("report", common::guest("slow-peer"));
@@ -327,7 +327,7 @@ fn a_report_is_a_snapshot() {
         (&"50".into(), &0.into())
     );
     assert!(json["nis"][0]["hardware"]["rdma_sends"].as_u64() > Some(0));
-    // More looks are a longer history.
+    // More samples give a longer history.
     let longer = Command::new(script)
         .args(["-s", "0.1", "-n", "4", "-r", text(&node.0), "-o", "-"])
         .output()
@@ -347,7 +347,7 @@ fn a_report_is_a_snapshot() {
     assert_eq!(none.status.code(), Some(1));
 }
 
-/// `make screenshot` makes them.
+/// Compares the pictures with the output; `make screenshot` creates them.
 #[test]
 fn the_pictures_in_the_documentation_are_these() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -384,7 +384,7 @@ fn the_pictures_in_the_documentation_are_these() {
             assert!(!events || drawn.contains(why), "{picture}: {why}");
         }
     }
-    // And no others.
+    // There are no other pictures.
     let mut there: Vec<String> = fs::read_dir(&document)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
@@ -395,7 +395,7 @@ fn the_pictures_in_the_documentation_are_these() {
     assert_eq!(there, names);
 }
 
-/// It does not outlive a test that failed.
+/// Process that ends with its test, even if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -405,7 +405,7 @@ impl Drop for Running {
     }
 }
 
-/// A pseudo terminal with the program on it, and what a person sees there.
+/// Pseudo terminal with the program on it, and what it shows.
 struct Seen {
     child: Running,
     keys: ChildStdin,
@@ -458,7 +458,7 @@ impl Seen {
         rows.map(|row| row.trim_end().to_string()).collect()
     }
 
-    /// Waits until the screen is as `found` wants it, and returns what that says.
+    /// Waits until `found` returns a value for the screen, and returns this value.
     fn until<T>(&self, what: &str, found: impl Fn(&Self) -> Option<T>) -> T {
         let began = Instant::now();
         loop {
@@ -474,7 +474,7 @@ impl Seen {
         }
     }
 
-    /// Waits until every cell of the screen is what that view draws: its character, its colour, and how it is set.
+    /// Waits until every cell of the screen is as that view draws it: its character, colour and attributes.
     fn shows(&self, what: &str, app: &App) {
         let drawn = common::screen(app, COLUMNS, ROWS);
         let colour = |of: Option<Color>| match of {
@@ -513,7 +513,7 @@ impl Seen {
         }
     }
 
-    /// Waits for its end: the exit status, and what the terminal shows then.
+    /// Waits for the end of the program, and returns the exit status and the final terminal.
     fn end(mut self) -> (ExitStatus, vt100::Parser) {
         let status = self.child.0.wait().unwrap();
         drop(self.keys);
@@ -523,7 +523,7 @@ impl Seen {
     }
 }
 
-/// On a pseudo terminal: it draws, keys do what they should, the terminal is given back, and it ends.
+/// Checks the program on a pseudo terminal: it draws, obeys keys, restores the terminal, and ends.
 #[test]
 fn keys_do_what_they_should() {
     let dir = Dir::new("keys");
@@ -554,7 +554,7 @@ fn keys_do_what_they_should() {
         change(&mut app);
         seen.shows(&format!("what key {number}, {key:?}, does"), &app);
     }
-    // In a screen of its own, without a cursor.
+    // The program uses the alternate screen, without a cursor.
     let own = |seen: &Seen| {
         let terminal = seen.terminal.lock().unwrap();
         terminal.screen().alternate_screen() && terminal.screen().hide_cursor()
@@ -568,7 +568,7 @@ fn keys_do_what_they_should() {
     assert!(!screen.alternate_screen() && !screen.hide_cursor());
 }
 
-/// A terminal has what `--once` prints, and the chosen line once more, in full.
+/// Checks that a terminal shows the output of `--once`, and the chosen line again in full.
 #[test]
 fn a_terminal_shows_what_once_prints() {
     for name in ["slow-peer", "dead-peer", "booting", "healthy"] {
@@ -607,7 +607,7 @@ fn a_terminal_shows_what_once_prints() {
     }
 }
 
-/// It looks again, and says what it cannot read.
+/// Checks that the program reads new samples, and reports a failed read.
 #[test]
 fn a_terminal_is_kept_up_to_date() {
     let node = Dir::node("live", common::guest("slow-peer"));
@@ -619,7 +619,7 @@ fn a_terminal_is_kept_up_to_date() {
     let debugfs = node.0.join(ro2ibtop::source::DEBUGFS);
     let file = debugfs.join("10.0.0.1@o2ib");
     let text = fs::read_to_string(&file).unwrap();
-    // Written beside it: a look may be just now.
+    // The file is written in another place and renamed, because the program may read it at any moment.
     let next = node.0.join("next");
     fs::write(&next, text.replace("oldest=answer", "oldest=none")).unwrap();
     fs::rename(&next, &file).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is said, and that it is on the screen.
+//! Verdicts, and their presence on the screen.
 
 mod common;
 
@@ -26,7 +26,7 @@ use ro2ibtop::{
     }, //
 };
 
-/// The kinds and levels of all that is not fine.
+/// Returns the kinds and levels of all verdicts on a problem.
 fn troubles(app: &App) -> Vec<(&str, &'static str, Level)> {
     let items = app.items.iter();
     let items = items.filter(|item| item.verdict.level > Level::Note);
@@ -61,7 +61,7 @@ fn a_slow_peer_is_named() {
         &app,
         "a PUT or GET has no answer for 5.4 s: the peer's LNet is slow"
     ));
-    // An address where nobody is.
+    // An address without a node.
     assert!(troubles(&app).contains(&("10.0.0.77@o2ib", "gone", Level::Bad)));
     assert!(on_screen(&app, "connecting failed 5.5 s ago: unreachable"));
 }
@@ -97,7 +97,7 @@ fn a_refusal_is_told_on_both_sides() {
     assert_eq!(app.worst(), Level::Warn);
     assert!(on_screen(&app, "no NI has the requested NID"));
     assert!(on_screen(&app, "last of 10.0.0.1@o2ib for 10.0.0.2@o2ib"));
-    // Nothing of it is in any table, so it is where one looks first.
+    // No table shows these requests, so they are at the top of the screen.
     let lines = common::lines(&common::screen(&app, 200, 40));
     assert!(lines[1].starts_with("requests for unknown NIs"));
     assert!(on_screen(
@@ -142,7 +142,7 @@ fn what_ended_is_told() {
     let words = "; so far 4 x closed by the peer, 2 x closed by lctl disconnect, 6 of other causes";
     assert!(on_screen(&app, words));
     assert!(on_screen(&app, "requests for unknown NIs"));
-    // All of it, and nothing of the list.
+    // All ends are shown, and no line of the list.
     app.events = true;
     assert!(on_screen(&app, "the link is down here"));
     assert!(on_screen(&app, "no NI has the requested NID"));
@@ -200,7 +200,7 @@ fn each_trouble_of_a_connection_has_its_words() {
             c.oldest = "sending".into();
         })
     };
-    // Nothing came since: it may be dead. Something did: it is not, and what is large does not get there.
+    // Without a receive since then the peer may be dead. With a receive the peer is alive, and large packets are lost.
     assert_eq!(unacked(4000, 3900).0, "not-acknowledged");
     assert_eq!(unacked(600, 590).0, "not-acknowledged");
     let soon = unacked(600, 20);
@@ -219,12 +219,12 @@ fn each_trouble_of_a_connection_has_its_words() {
     assert_eq!(judged(full).0, "no-slots");
 }
 
-/// One NI, with what `change` does to it, looked at once a second.
+/// Creates a view of one NI, changed by `changes`, with a sample each second.
 fn node(changes: &[&dyn Fn(&mut Ni)]) -> App {
     looked_at(1.0, changes)
 }
 
-/// The same with so many seconds between two looks.
+/// Creates the same view with that number of seconds between two samples.
 fn looked_at(every: f64, changes: &[&dyn Fn(&mut Ni)]) -> App {
     let mut app = App::default();
     for (at, change) in changes.iter().enumerate() {
@@ -257,7 +257,7 @@ fn each_trouble_of_an_ni_has_its_words() {
         app.nis[0].words,
         "no memory for 3 messages just now: they wait, or LNet resends them"
     );
-    // PUTs of peers are refused for want of it.
+    // PUTs of peers are rejected because there is no memory.
     let refused = |n, naks| {
         move |ni: &mut Ni| {
             memory(n)(ni);
@@ -270,13 +270,13 @@ fn each_trouble_of_an_ni_has_its_words() {
         app.nis[0].words,
         "no memory for 3 PUTs of peers just now: refused"
     );
-    // Nobody waited for the others.
+    // No message waited for the other PUTs.
     let app = node(&[&refused(2, 2), &refused(5, 50)]);
     assert_eq!(
         app.nis[0].words,
         "no memory for 3 PUTs of peers just now: refused"
     );
-    // They were long ago.
+    // The rejected PUTs are from before the previous sample.
     let app = node(&[&refused(2, 2), &refused(5, 2)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
     let used_up = |n| {
@@ -289,7 +289,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     let words = "no memory region, all 24 are in use, for 3 messages just now";
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
     assert!(app.nis[0].words.starts_with(words));
-    // The device makes none, though we have none yet.
+    // The device makes no region, although the NI has none yet.
     let no_region = |n| {
         move |ni: &mut Ni| {
             let counts = vec![("NoMemory".into(), n), ("NoRegion".into(), n)];
@@ -307,7 +307,7 @@ fn each_trouble_of_an_ni_has_its_words() {
         (app.nis[0].kind, app.nis[0].level),
         ("no-device", Level::Bad)
     );
-    // Whatever its link is.
+    // A fault of the device is reported in any state of the link.
     let ill = |health: &'static str| {
         move |ni: &mut Ni| {
             ni.health = health.into();
@@ -351,7 +351,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     assert_eq!(troubles(&app), [("10.0.0.9@o2ib", "waiting", Level::Bad)]);
 }
 
-/// The histogram of what was on the wire, with that many messages of a kind.
+/// Returns the histogram of the wire, with that number of messages of a kind.
 fn wire(op: &str, n: u64) -> Times {
     Times {
         stage: "wire".into(),
@@ -411,7 +411,7 @@ fn an_ni_that_was_started_just_now_is_told() {
     let app = node(&[&started(993)]);
     assert_eq!((app.nis[0].level, app.nis[0].kind), (Level::Fine, "fine"));
     assert_eq!(app.nis[0].words, "ok, started 7.0 s ago");
-    // Neither long ago, nor by a clock that was set back since.
+    // Neither a start long ago, nor a start in the future (the clock was set back).
     for seconds in [399, 1002] {
         assert_eq!(node(&[&started(seconds)]).nis[0].words, "");
     }
@@ -427,7 +427,7 @@ fn packets_of_another_partition_are_told() {
     let words =
         "4 packets of another partition since the NI has this device: compare the P_Keys of both nodes";
     assert_eq!(app.nis[0].words, words);
-    // They may be of an hour ago.
+    // The packets may be an hour old.
     let app = node(&[&bad(4), &bad(4)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("pkeys", Level::Note));
 }
@@ -484,7 +484,7 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
             ni.conns.push(conn);
         }
     };
-    // A sample a second; signs of life come.
+    // A sample a second; signs of life arrive.
     let stuck = [&kept(10), &kept(11), &kept(12), &kept(13)];
     let stuck = stuck.map(|k| k as &dyn Fn(&mut Ni));
     assert_eq!(node(&stuck[..3]).worst(), Level::Warn);
@@ -493,7 +493,7 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
         (app.nis[0].kind, app.nis[0].level),
         ("our-lnet-slow", Level::Bad)
     );
-    // The peer gave up, and connected again: it is as long as before.
+    // The peer closed the connection and connected again: the duration continues.
     let again = |number, rx_msgs| {
         move |ni: &mut Ni| {
             kept(rx_msgs)(ni);
@@ -508,7 +508,7 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
         (app.nis[0].kind, app.nis[0].level),
         ("our-lnet-slow", Level::Bad)
     );
-    // It is busy, and takes them.
+    // LNet is busy, and takes messages.
     let busy = [&kept(100), &kept(200), &kept(300), &kept(400)];
     assert_eq!(
         node(&busy.map(|k| k as &dyn Fn(&mut Ni))).worst(),
@@ -516,7 +516,7 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
     );
 }
 
-/// Much is under way over a link that is full: what is old has waited, and the way is as good as ever.
+/// Checks a link that is full: the oldest message has waited for others, and the path is good.
 #[test]
 fn what_moves_is_not_lost() {
     let sending = |retired, idle_ms| {
@@ -535,9 +535,9 @@ fn what_moves_is_not_lost() {
         let verdict = &app.items[0].verdict;
         (verdict.kind, verdict.level)
     };
-    // Nobody knows yet.
+    // One sample cannot show progress.
     assert_eq!(said(&[(7, 300)]), ("lossy", Level::Bad));
-    // Nothing is acknowledged.
+    // No message is acknowledged.
     assert_eq!(said(&[(7, 300), (7, 300)]), ("lossy", Level::Bad));
     assert_eq!(
         said(&[(7, 3900), (7, 3900)]),
@@ -546,7 +546,7 @@ fn what_moves_is_not_lost() {
     for idle_ms in [300, 3900] {
         assert_eq!(said(&[(7, idle_ms), (9, idle_ms)]), ("full", Level::Note));
     }
-    // It moved, and stands still since a second: as long as that is known.
+    // Sends were acknowledged, and have not been for a second: the wait counts from then.
     assert_eq!(
         said(&[(7, 300), (9, 300), (9, 300)]),
         ("lossy", Level::Warn)
@@ -555,7 +555,7 @@ fn what_moves_is_not_lost() {
     assert_eq!(said(&still), ("lossy", Level::Bad));
 }
 
-/// A peer sent much at once just before the second look: that says nothing of the time between.
+/// Checks a peer that sent many messages just before the second sample, which does not show the time between.
 #[test]
 fn a_burst_is_not_kept() {
     let looks = |with_lnet: [u64; 2]| {
@@ -604,13 +604,14 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
         "packets get lost, some or all large ones: cable, switch, or the MTU of the whole path, or a filter";
     assert!(words(&[&lossy(0, 1), &lossy(0, 1)]).ends_with(mtu));
     assert!(words(&[&lossy(5, 1), &lossy(13, 1)]).ends_with(loss));
-    // None lately, some before; or nobody knows whose it is; or there is nothing to compare with.
+    // No data since the previous sample, but before; or several peers, so that it is not clear which received the data;
+    // or no previous sample.
     assert!(words(&[&lossy(5, 1), &lossy(5, 1)]).ends_with(either));
     assert!(words(&[&lossy(5, 2), &lossy(13, 2)]).ends_with(either));
     assert!(words(&[&lossy(13, 1)]).ends_with(either));
 }
 
-/// Who receives data, or only asks for it, sends none: that says nothing of the way.
+/// Checks a node that only receives or requests data: it sends no data, so the state of the path is unknown.
 #[test]
 fn a_node_that_sends_no_data_is_told_of_no_mtu() {
     let words = |sent: u64, back: bool| {
@@ -659,7 +660,7 @@ fn a_node_that_sends_no_data_is_told_of_no_mtu() {
     assert!(words(2, true).ends_with(never), "{}", words(2, true));
 }
 
-/// What ended of a peer that is gone, at these seconds.
+/// Returns the verdict on a lost peer with these ends, at these seconds.
 fn ended(events: &[(&str, &str, &str, f64)]) -> String {
     let app = node(&[&|ni: &mut Ni| {
         ni.events = events
@@ -696,7 +697,7 @@ fn what_to_look_at_depends_on_what_is_known() {
     let timeout = ended(&[("failed", "ConnectTimeout", "", 999.0)]);
     assert!(timeout.contains("UDP port 4791") && timeout.contains("P_Key"));
     assert!(!timeout.contains("silent"));
-    // It was there before, and was not heard any more.
+    // The peer was connected before, and then fell silent.
     let broke = ("closed", "TransportRetry", "", 980.0);
     assert!(ended(&[broke, ("failed", "ConnectTimeout", "", 999.0)])
         .ends_with("; a connection to it broke 20 s ago: it fell silent"));
@@ -704,7 +705,7 @@ fn what_to_look_at_depends_on_what_is_known() {
     assert!(!ended(&[broke, left, ("failed", "ConnectTimeout", "", 999.0)]).contains("silent"));
 }
 
-/// A peer for which messages wait, with what `change` does to it.
+/// Creates a view of a peer for which messages wait, changed by `change`.
 fn waits(change: &dyn Fn(&mut Peer)) -> App {
     node(&[&|ni: &mut Ni| {
         let mut peer = Peer {
@@ -731,7 +732,7 @@ fn the_next_try_is_told() {
         words(&|p| p.retry_ms = Some(20)),
         "3 messages wait 7.0 s for a connection; next try in 20 ms"
     );
-    // It is being tried.
+    // An attempt is in progress.
     assert_eq!(
         words(&|p| {
             (p.failures, p.last_ago_ms) = (1, Some(10));
@@ -740,7 +741,7 @@ fn the_next_try_is_told() {
         "3 messages wait 7.0 s for a connection; trying now, 1 failure; the last try: \
          an address changed: look at \"ip addr\""
     );
-    // The ring of what ended has no room for all peers; the peer itself knows.
+    // The ring of ends has no space for all peers, so the peer itself keeps its last end.
     let late = |ago| {
         move |p: &mut Peer| {
             (p.failures, p.retry_ms, p.last_ago_ms) = (5, Some(3000), Some(ago));
@@ -753,12 +754,12 @@ fn the_next_try_is_told() {
          the transport gave up retrying: check the fabric: cable, switch, MTU; or the peer is dead"
     );
     assert!(!words(&late(3_600_000)).contains("the last try"));
-    // Nothing waits; it is tried because its connection was lost with the link.
+    // No message waits; the node reconnects because the connection was lost with the link.
     let app = waits(&|p| (p.waiting, p.retry_ms) = (0, Some(900)));
     let verdict = &app.items[0].verdict;
     assert_eq!((verdict.kind, verdict.level), ("waiting", Level::Note));
     assert_eq!(verdict.words, "no connection; next try in 900 ms");
-    // One of several connections is replaced: nobody waits for it.
+    // One of several connections is replaced, and no message waits for it.
     let app = waits(&|p| (p.waiting, p.conns, p.usable, p.retry_ms) = (0, 2, 2, Some(900)));
     assert_eq!(troubles(&app), []);
 }
@@ -785,7 +786,7 @@ fn what_a_peers_connections_ended_of_is_told() {
     assert!(on_screen(&app, "connection 12 of the NI, queue pair 17"));
     let ends = "7 connections ended, 2 attempts failed: 7 x the transport gave up retrying, 2 x refused by the peer";
     assert!(on_screen(&app, ends));
-    // On a narrow one, too: it has more lines then.
+    // A narrow screen shows the verdict, too, on more lines.
     let lines = common::lines(&common::screen(&app, 60, 24)).join(" ");
     assert!(lines.contains("2 x refused by the peer"), "{lines}");
 }
@@ -815,7 +816,7 @@ fn connections_that_break_again_and_again_are_told() {
             ],
             ..Peer::default()
         });
-        // Four connections each time, every 50 s.
+        // Four connections break each time, every 50 s.
         for round in 0..4 {
             for i in 0..4 {
                 let time = 840.0 + f64::from(round) * 50.0 + f64::from(i) * 0.01;
@@ -838,7 +839,8 @@ fn connections_that_break_again_and_again_are_told() {
     assert!(item.verdict.words.ends_with(ends), "{}", item.verdict.words);
 }
 
-/// The transport gives up: on a peer that is connected again at once it is the way, else it may be the peer.
+/// Checks ends where the transport gave up: if the peer connected again at once, the path is the cause; otherwise it
+/// may be the peer.
 #[test]
 fn a_peer_that_answers_again_is_not_dead() {
     let words = |usable, times: &[f64]| {
@@ -915,7 +917,7 @@ fn rates_are_those_between_two_samples() {
     let ni = &app.sample.nis[0];
     assert_eq!(app.history.ni(ni).unwrap().rate.tx, 250.0);
     assert_eq!(app.history.conn(ni, 0).unwrap().rate.tx, 250.0);
-    // A counter that fell is of another life.
+    // A counter that fell belongs to a new connection.
     let app = node(&[&sent(100), &sent(3)]);
     assert_eq!(app.history.ni(&app.sample.nis[0]).unwrap().rate.tx, 0.0);
 }
@@ -947,7 +949,8 @@ fn a_connection_is_found_again_wherever_it_is() {
     assert!(app.history.conn(ni, 3).is_none());
 }
 
-/// By its number, if the driver tells it: numbers of queue pairs are used again, and come late.
+/// Checks that a connection is identified by its number if the driver reports it: numbers of queue pairs are used
+/// again, and are known late.
 #[test]
 fn a_connection_is_known_by_its_number() {
     let one = |number, qpn, sent| {
@@ -969,7 +972,7 @@ fn a_connection_is_known_by_its_number() {
     assert_eq!(rate(&node(&[&one(0, 17, 5), &one(0, 17, 9)])), 4.0);
 }
 
-/// A node with so many NIs, of which those are bad, and what there is to do on each.
+/// Creates a view of a node with `n` NIs, of which `bad` have no device, with connections and times on each.
 fn with_nis(n: usize, bad: &[usize]) -> App {
     let ni = |at: usize| Ni {
         nid: format!("10.0.{at}.1@o2ib{at}"),
@@ -992,7 +995,7 @@ fn with_nis(n: usize, bad: &[usize]) -> App {
     app
 }
 
-/// The NIs on a screen of 24 lines, in order: whether it is bad, and its NID.
+/// Returns the NIs on a screen of 24 lines, in order: whether the NI is bad, and its NID.
 fn shown(app: &App) -> Vec<(bool, String)> {
     let lines = common::lines(&common::screen(app, 100, 24));
     let nis = lines.iter().filter(|line| line.contains(".1@o2ib"));
@@ -1006,14 +1009,14 @@ fn a_bad_ni_is_first_and_never_cut_off() {
     let app = with_nis(12, &[11]);
     let seen = shown(&app);
     assert_eq!(seen.first(), Some(&(true, "10.0.11.1@o2ib11".to_string())));
-    // The others in their order.
+    // The other NIs keep their order.
     assert_eq!(seen[1].1, "10.0.0.1@o2ib0");
     let lines = common::lines(&common::screen(&app, 100, 24));
     let heading = format!("NI, {} of 12 ", seen.len());
     assert!(lines[1].starts_with(&heading), "{}", lines[1]);
-    // The connections are not lost for it.
+    // The list of connections keeps its space.
     assert!(lines.iter().any(|line| line.starts_with("10.0.0.2@o2ib")));
-    // More of them than a quarter of the screen.
+    // The bad NIs take more than a quarter of the screen.
     for how in [Order::Trouble, Order::Nid, Order::Rate] {
         let bad = [1, 2, 4, 5, 6, 7, 8, 10, 11];
         let mut app = with_nis(12, &bad);
@@ -1024,7 +1027,7 @@ fn a_bad_ni_is_first_and_never_cut_off() {
         assert!(seen.iter().take(9).all(|(bad, _)| *bad), "{seen:?}");
         assert_eq!(seen.iter().filter(|(bad, _)| *bad).count(), 9, "{seen:?}");
     }
-    // What ended and the chosen line do not take their place.
+    // The ends and the chosen line do not take the place of bad NIs.
     let mut app = with_nis(12, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     let ended = |at: usize| Event {
         what: "closed".into(),
@@ -1035,7 +1038,7 @@ fn a_bad_ni_is_first_and_never_cut_off() {
     app.sample.nis[0].events = (0..9).map(ended).collect();
     app.chosen = Some(0);
     assert_eq!(shown(&app).len(), 12);
-    // More than there are lines: how many there are is told, and the list keeps two.
+    // There are more bad NIs than lines: the heading shows their number, and the list keeps two lines.
     let all: Vec<usize> = (0..40).collect();
     let app = with_nis(40, &all);
     let lines = common::lines(&common::screen(&app, 100, 24));
@@ -1045,7 +1048,7 @@ fn a_bad_ni_is_first_and_never_cut_off() {
     assert!(lines.iter().any(|line| line.starts_with("10.0.0.2@o2ib")));
 }
 
-/// Where the time goes is told where there is room, of those NIs that come first.
+/// Checks that times are shown if there is space, those of the first NIs first.
 #[test]
 fn nis_come_before_their_times() {
     let times = |app: &App, height| {
@@ -1090,15 +1093,15 @@ fn an_empty_node_is_drawn() {
     common::screen(&app, 80, 24);
 }
 
-/// What this thread has computed so far: others may be busy on the same machine.
+/// Returns the CPU time of this thread, which other load on the machine does not change.
 fn busy() -> Duration {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanos = times.split(' ').next().and_then(|n| n.parse().ok());
     Duration::from_nanos(nanos.unwrap())
 }
 
-/// A frame with ten thousand connections takes less than 50 ms, and so does all the rest between two
-/// frames but for the reading.
+/// Checks that a frame with ten thousand connections takes less than 50 ms, and so does all other work between two
+/// frames, except the reading.
 #[test]
 fn ten_thousand_connections_are_quick() {
     let text = common::many(10_000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the tests share: text of guests, and a node with many connections.
+//! Code that the tests share: text of guests, and a node with many connections.
 
 // Not every test uses everything.
 #![allow(dead_code)]
@@ -17,8 +17,8 @@ use ro2ibtop::{
     view::App, //
 };
 
-/// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`. `tests-vm/test_diagnosis.py` stages what
-/// they tell of, and writes them.
+/// Text of the driver in guests, in the form of `ro2ib-report`. `tests-vm/test_diagnosis.py` causes the problems that
+/// the files show, and writes the files.
 pub const GUESTS: [(&str, &str); 11] = [
     ("healthy", include_str!("../guest/healthy.txt")),
     ("slow-peer", include_str!("../guest/slow-peer.txt")),
@@ -33,13 +33,13 @@ pub const GUESTS: [(&str, &str); 11] = [
     ("broken", include_str!("../guest/broken.txt")),
 ];
 
-/// One of them.
+/// Returns the text of one guest.
 pub fn guest(name: &str) -> &'static str {
     let found = GUESTS.iter().find(|(n, _)| *n == name);
     found.expect("no such text").1
 }
 
-/// The view of a report.
+/// Creates the view of a report.
 pub fn app(report: &str) -> App {
     let mut app = App::default();
     for sample in source::report(report) {
@@ -48,14 +48,14 @@ pub fn app(report: &str) -> App {
     app
 }
 
-/// The screen.
+/// Returns the screen.
 pub fn screen(app: &App, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| app.draw(frame)).unwrap();
     terminal.backend().buffer().clone()
 }
 
-/// Its lines.
+/// Returns the lines of a screen.
 pub fn lines(buffer: &Buffer) -> Vec<String> {
     let line = |y| {
         let cells = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol());
@@ -64,7 +64,7 @@ pub fn lines(buffer: &Buffer) -> Vec<String> {
     (0..buffer.area.height).map(line).collect()
 }
 
-/// A line with another value of some keys.
+/// Returns a line with other values of some keys.
 fn with(line: &str, values: &[(&str, u64)]) -> String {
     let words = line.split(' ').map(|word| {
         let key = word.split('=').next().unwrap();
@@ -76,7 +76,7 @@ fn with(line: &str, values: &[(&str, u64)]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Two samples of a server with `n` clients, every hundredth of which is slow, with a full ring.
+/// Returns two samples of a server with `n` clients, every hundredth of which is slow, with a full ring.
 pub fn many(n: u32) -> String {
     let healthy = guest("healthy");
     let ni_line = |start| healthy.lines().find(|l| l.starts_with(start)).unwrap();
