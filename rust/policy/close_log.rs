@@ -11,7 +11,10 @@
 use core::fmt;
 
 use crate::proto::{
-    cause::Cause,
+    cause::{
+        Cause,
+        NAMES as CAUSES, //
+    },
     nid::Nid,
     reject::{
         Refused,
@@ -103,81 +106,6 @@ impl fmt::Display for Initiator {
             Self::Unknown => "unknown",
         })
     }
-}
-
-/// Names of [`Cause`] without spaces, for programs.
-pub const CAUSES: [&str; 30] = [
-    "Shutdown",
-    "AdminClose",
-    "PeerClosed",
-    "PeerRestarted",
-    "Protocol",
-    "Unreachable",
-    "Refused",
-    "ConnectFailed",
-    "ConnectTimeout",
-    "NoResources",
-    "LocalFault",
-    "RemoteFault",
-    "TransportRetry",
-    "Flushed",
-    "DeadlineConnecting",
-    "DeadlineQueued",
-    "DeadlineSending",
-    "DeadlineAnswer",
-    "DeviceGone",
-    "AddressChanged",
-    "Told",
-    "Local",
-    "LinkDown",
-    "Overtaken",
-    "Moved",
-    "PeerDeleted",
-    "Denied",
-    "NoListener",
-    "Backlog",
-    "PathMtu",
-];
-
-/// Returns the index of a cause in [`CAUSES`].
-pub const fn cause_number(cause: Cause) -> usize {
-    match cause {
-        Cause::Shutdown => 0,
-        Cause::AdminClose => 1,
-        Cause::PeerClosed => 2,
-        Cause::PeerRestarted => 3,
-        Cause::Protocol => 4,
-        Cause::Unreachable => 5,
-        Cause::Refused => 6,
-        Cause::ConnectFailed => 7,
-        Cause::ConnectTimeout => 8,
-        Cause::NoResources => 9,
-        Cause::LocalFault => 10,
-        Cause::RemoteFault => 11,
-        Cause::TransportRetry => 12,
-        Cause::Flushed => 13,
-        Cause::DeadlineConnecting => 14,
-        Cause::DeadlineQueued => 15,
-        Cause::DeadlineSending => 16,
-        Cause::DeadlineAnswer => 17,
-        Cause::DeviceGone => 18,
-        Cause::AddressChanged => 19,
-        Cause::Told(_) => 20,
-        Cause::Local(_) => 21,
-        Cause::LinkDown => 22,
-        Cause::Overtaken => 23,
-        Cause::Moved => 24,
-        Cause::PeerDeleted => 25,
-        Cause::Denied => 26,
-        Cause::NoListener => 27,
-        Cause::Backlog => 28,
-        Cause::PathMtu => 29,
-    }
-}
-
-/// Returns the name of a cause.
-pub fn cause_name(cause: Cause) -> &'static str {
-    CAUSES.get(cause_number(cause)).copied().unwrap_or("?")
 }
 
 /// Names of the reasons to reject a request, for programs.
@@ -586,10 +514,10 @@ pub fn record(records: &mut [PeerHistory], addr: u32, up: bool, cause: Cause, at
         &mut place.failed
     };
     *count = count.saturating_add(1);
-    if let Some(n) = place.ends.get_mut(cause_number(cause)) {
+    if let Some(n) = place.ends.get_mut(cause.number()) {
         *n = n.saturating_add(1);
     }
-    place.last = cause_name(cause);
+    place.last = cause.name();
     place.at_ms = at_ms.max(1);
 }
 
@@ -779,8 +707,8 @@ mod tests {
         for name in CAUSES.iter().chain(REFUSALS.iter()) {
             assert!(!name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric()));
         }
-        assert_eq!(cause_name(Cause::Told(-5)), "Told");
-        assert_eq!(cause_name(Cause::DeadlineAnswer), "DeadlineAnswer");
+        assert_eq!(Cause::Told(-5).name(), "Told");
+        assert_eq!(Cause::DeadlineAnswer.name(), "DeadlineAnswer");
         assert_eq!(
             REFUSALS.get(refusal_number(&Refusal::Denied)),
             Some(&"Denied")

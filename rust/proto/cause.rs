@@ -78,72 +78,110 @@ pub struct Outcome {
     pub health: Health,
 }
 
-/// Reason of an end. The first cause is kept, later ones are consequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+/// Defines [`Cause`]. Each cause has a variant, whose name programs read, and a phrase for the log.
+macro_rules! causes {
+    ($($(#[$doc:meta])+ $name:ident $(($errno:ty))? = $phrase:literal,)+) => {
+        /// Reason of an end. The first cause is kept, later ones are consequences.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Cause {
+            $($(#[$doc])+ $name $(($errno))?,)+
+        }
+
+        /// Names of [`Cause`] without spaces, for programs.
+        pub const NAMES: [&str; { [$(stringify!($name)),+].len() }] = [$(stringify!($name)),+];
+
+        /// Phrases for the log, in the order of [`NAMES`].
+        pub const PHRASES: [&str; NAMES.len()] = [$($phrase),+];
+
+        impl Cause {
+            /// Returns the index in [`NAMES`] and [`PHRASES`].
+            pub const fn number(self) -> usize {
+                enum Number {
+                    $($name,)+
+                }
+
+                match self {
+                    $(Self::$name { .. } => Number::$name as usize,)+
+                }
+            }
+        }
+    };
+}
+
+causes! {
     /// The NI is being deleted by the operator, or the module unloaded.
-    Shutdown,
+    Shutdown = "shutting down",
     /// The administrator closed the connection: `lctl disconnect`.
-    AdminClose,
+    AdminClose = "closed by lctl disconnect",
     /// The administrator deleted the peer: `lctl del_peer`.
-    PeerDeleted,
+    PeerDeleted = "the peer was deleted (lctl del_peer)",
     /// The settings of the administrator exclude the peer ([`crate::policy::nid_rules::allows`]).
-    Denied,
+    Denied = "denied by the parameter access",
     /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_rx`]).
-    Backlog,
+    Backlog = "LNet retains too many requests of earlier connections",
     /// The peer closed the connection.
-    PeerClosed,
+    PeerClosed = "closed by the peer",
     /// The peer has been restarted: its incarnation changed.
-    PeerRestarted,
+    PeerRestarted = "the peer was restarted",
     /// The peer broke the protocol.
-    Protocol,
+    Protocol = "the peer broke the protocol",
     /// The address does not answer, or there is no route to it.
-    Unreachable,
+    Unreachable = "unreachable: the address does not answer, or no route",
     /// The node answers, but no LND listens there.
-    NoListener,
+    NoListener = "no listener: is LNet up, with the same service",
     /// The peer refused the connection.
-    Refused,
+    Refused = "refused by the peer",
     /// The handshake failed in another way (CM error, reset before establishment).
-    ConnectFailed,
+    ConnectFailed = "the handshake failed",
     /// The handshake took longer than allowed.
-    ConnectTimeout,
+    ConnectTimeout = "the handshake took too long",
     /// Objects of the connection could not be created here.
-    NoResources,
+    NoResources = "out of memory or of device resources here",
     /// A work request failed because of this node (`IB_WC_LOC_*`, a failed post).
-    LocalFault,
+    LocalFault = "a work request failed here",
     /// A work request failed because of the peer (`IB_WC_REM_*`).
-    RemoteFault,
+    RemoteFault = "the peer's device refused a work request",
     /// The transport gave up (`IB_WC_RETRY_EXC_ERR`, `IB_WC_RNR_RETRY_EXC_ERR`).
-    TransportRetry,
+    TransportRetry = "the transport gave up retrying",
     /// Flushed with the connection; the connection's own cause says why.
-    Flushed,
+    Flushed = "the queue pair went into the error state",
     /// Waited too long for a connection.
-    DeadlineConnecting,
+    DeadlineConnecting = "no connection in time",
     /// Waited too long in a queue of the connection.
-    DeadlineQueued,
+    DeadlineQueued = "queued too long",
     /// The send did not complete in time.
-    DeadlineSending,
+    DeadlineSending = "the send did not complete in time",
     /// The answer did not come in time.
-    DeadlineAnswer,
+    DeadlineAnswer = "the peer did not answer in time",
     /// The device went away or reported a fatal error.
-    DeviceGone,
+    DeviceGone = "the RDMA device is gone",
     /// The link of the NI closed: no carrier, no address, or a port that is not active.
-    LinkDown,
+    LinkDown = "the link is down here",
     /// A connection that the peer asked for was established first.
-    Overtaken,
+    Overtaken = "the peer connected first",
     /// The address of this node's interface or of the peer's moved.
-    AddressChanged,
+    AddressChanged = "an address changed",
     /// The interface of this node is on another RDMA device now.
-    Moved,
+    Moved = "the interface moved to another RDMA device",
     /// The path MTU of the connection is larger than the MTU of the port here.
-    PathMtu,
+    PathMtu = "the path MTU is larger than the MTU of the interface here allows: set the same MTU on both nodes",
     /// The peer reported this negative errno in a completion message.
-    Told(i32),
+    Told(i32) = "the peer reported an error",
     /// The transfer could not be built here: a negative errno.
-    Local(i32),
+    Local(i32) = "the transfer could not be built here",
 }
 
 impl Cause {
+    /// Returns the name for programs.
+    pub fn name(self) -> &'static str {
+        NAMES.get(self.number()).copied().unwrap_or("?")
+    }
+
+    /// Returns the phrase for the log.
+    pub fn as_str(self) -> &'static str {
+        PHRASES.get(self.number()).copied().unwrap_or("?")
+    }
+
     /// Returns the status and health of a message that ends for this cause. `posted`: a work request of it reached the
     /// device. LNet can resend a message without harm if none did.
     pub fn outcome(self, posted: bool) -> Outcome {
@@ -391,45 +429,6 @@ impl Cause {
                 | Self::PathMtu
         )
     }
-
-    /// Returns a phrase for the log.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Shutdown => "shutting down",
-            Self::AdminClose => "closed by lctl disconnect",
-            Self::PeerDeleted => "the peer was deleted (lctl del_peer)",
-            Self::Denied => "denied by the parameter access",
-            Self::Backlog => "LNet retains too many requests of earlier connections",
-            Self::PeerClosed => "closed by the peer",
-            Self::PeerRestarted => "the peer was restarted",
-            Self::Protocol => "the peer broke the protocol",
-            Self::Unreachable => "unreachable: the address does not answer, or no route",
-            Self::NoListener => "no listener: is LNet up, with the same service",
-            Self::Refused => "refused by the peer",
-            Self::ConnectFailed => "the handshake failed",
-            Self::ConnectTimeout => "the handshake took too long",
-            Self::NoResources => "out of memory or of device resources here",
-            Self::LocalFault => "a work request failed here",
-            Self::RemoteFault => "the peer's device refused a work request",
-            Self::TransportRetry => "the transport gave up retrying",
-            Self::Flushed => "the queue pair went into the error state",
-            Self::DeadlineConnecting => "no connection in time",
-            Self::DeadlineQueued => "queued too long",
-            Self::DeadlineSending => "the send did not complete in time",
-            Self::DeadlineAnswer => "the peer did not answer in time",
-            Self::DeviceGone => "the RDMA device is gone",
-            Self::LinkDown => "the link is down here",
-            Self::Overtaken => "the peer connected first",
-            Self::AddressChanged => "an address changed",
-            Self::Moved => "the interface moved to another RDMA device",
-            Self::PathMtu => {
-                "the path MTU is larger than the MTU of the interface here allows: \
-                 set the same MTU on both nodes"
-            }
-            Self::Told(_) => "the peer reported an error",
-            Self::Local(_) => "the transfer could not be built here",
-        }
-    }
 }
 
 /// Returns an errno from the wire or from a call as a positive number; any other number becomes `EIO`.
@@ -442,7 +441,7 @@ fn positive(e: i32) -> i32 {
 
 /// All causes, one value of each, for tests.
 #[cfg(any(test, ro2iblnd_kunit))]
-pub const ALL: [Cause; 30] = [
+pub const ALL: [Cause; NAMES.len()] = [
     Cause::Shutdown,
     Cause::AdminClose,
     Cause::PeerDeleted,
@@ -479,6 +478,13 @@ pub const ALL: [Cause; 30] = [
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_cause))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_causes_are_listed() {
+        for (number, cause) in ALL.into_iter().enumerate() {
+            assert_eq!(cause.number(), number);
+        }
+    }
 
     #[test]
     fn a_status_is_always_a_negative_errno() {

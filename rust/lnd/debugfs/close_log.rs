@@ -14,11 +14,11 @@ use crate::{
         CloseStats,
         Totals, //
     },
-    policy::close_log::{
-        CAUSES,
-        REFUSALS, //
+    policy::close_log::REFUSALS,
+    proto::{
+        cause::NAMES as CAUSES,
+        nid::Nid, //
     },
-    proto::nid::Nid,
     rdma::debugfs::Show, //
 };
 

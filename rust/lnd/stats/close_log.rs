@@ -27,12 +27,14 @@ use crate::{
         Initiator,
         PeerHistory,
         Recorded,
-        CAUSES,
         REFUSALS,
         WAYS, //
     },
     proto::{
-        cause::Cause,
+        cause::{
+            Cause,
+            NAMES as CAUSES, //
+        },
         nid::Nid,
         reject_reason::RejectCause as Refusal, //
     }, //
@@ -131,7 +133,7 @@ impl CloseStats {
         detail: Option<&'static str>,
     ) -> Recorded {
         let at_ms = now_ms();
-        let why = close_log::cause_name(cause);
+        let why = cause.name();
         let event = CloseEvent {
             at_ms,
             peer: Some(peer),
@@ -151,7 +153,7 @@ impl CloseStats {
         } else {
             &mut inner.tally.failed
         };
-        count(tally, close_log::cause_number(cause), 1);
+        count(tally, cause.number(), 1);
         let noted = inner.ends.note(&mut inner.ends_at, event);
         close_log::record(&mut inner.records, peer.addr(), up, cause, at_ms);
         noted
@@ -182,7 +184,7 @@ impl CloseStats {
     pub(crate) fn messages(&self, cause: Cause, n: usize) {
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let mut inner = self.inner.lock();
-        count(&mut inner.tally.messages, close_log::cause_number(cause), n);
+        count(&mut inner.tally.messages, cause.number(), n);
     }
 
     /// Counts an operation that waited or failed because memory was missing.

@@ -25,7 +25,6 @@ use crate::{
     },
     policy::{
         close_log::{
-            cause_name,
             refusal_number,
             Initiator,
             REFUSALS, //
@@ -108,7 +107,7 @@ impl ConnStats {
         if wanted(trace::Event::Close) {
             let detail = detail.unwrap_or("-");
             self.who
-                .close(up, &Initiator::of(cause), cause_name(cause), detail);
+                .close(up, &Initiator::of(cause), cause.name(), detail);
         }
     }
 
@@ -170,7 +169,7 @@ impl ConnStats {
             Some((op, tx)) => (TxKind::from(op), u32::from(tx)),
             None => (TxKind::Noop, u32::MAX),
         };
-        let result = result.map_or_else(cause_name, |()| "ok");
+        let result = result.map_or_else(Cause::name, |()| "ok");
         self.who.complete(kind.name(), tx, result);
     }
 
@@ -272,7 +271,7 @@ pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
     if wanted(trace::Event::Close) {
         let detail = detail.unwrap_or("-");
         let who = trace::Conn::new(&ni, &peer, 0, true);
-        who.close(false, &Initiator::of(cause), cause_name(cause), detail);
+        who.close(false, &Initiator::of(cause), cause.name(), detail);
     }
 }
 

@@ -2,39 +2,18 @@
 
 //! Texts for the driver's names.
 
-/// Returns the text of a cause, as the log has it.
+/// The causes of the driver.
+#[allow(dead_code)]
+#[path = "../../../rust/proto/cause.rs"]
+mod cause;
+
+/// Returns the phrase of a cause, as the log has it.
 pub fn cause(name: &str) -> &str {
-    match name {
-        "Shutdown" => "shutting down",
-        "AdminClose" => "closed by lctl disconnect",
-        "PeerDeleted" => "the peer was deleted (lctl del_peer)",
-        "Denied" => "denied by the parameter access",
-        "Backlog" => "LNet retains too many requests of earlier connections",
-        "PeerClosed" => "closed by the peer",
-        "PeerRestarted" => "the peer was restarted",
-        "Protocol" => "the peer broke the protocol",
-        "Unreachable" => "unreachable: the address does not answer, or no route",
-        "NoListener" => "no listener: is LNet up, with the same service",
-        "Refused" => "refused by the peer",
-        "ConnectFailed" => "the handshake failed",
-        "ConnectTimeout" => "the handshake took too long",
-        "NoResources" => "out of memory or of device resources here",
-        "LocalFault" => "a work request failed here",
-        "RemoteFault" => "the peer's device refused a work request",
-        "TransportRetry" => "the transport gave up retrying",
-        "Flushed" => "the queue pair went into the error state",
-        "DeadlineConnecting" => "no connection in time",
-        "DeadlineQueued" => "queued too long",
-        "DeadlineSending" => "the send did not complete in time",
-        "DeadlineAnswer" => "the peer did not answer in time",
-        "DeviceGone" => "the RDMA device is gone",
-        "AddressChanged" => "an address changed",
-        "LinkDown" => "the link is down here",
-        "Overtaken" => "the peer connected first",
-        "Moved" => "the interface moved to another RDMA device",
-        "PathMtu" => "the path MTU is larger than the MTU of the interface here allows",
-        other => other,
-    }
+    let number = cause::NAMES.iter().position(|n| *n == name);
+
+    number
+        .and_then(|n| cause::PHRASES.get(n).copied())
+        .unwrap_or(name)
 }
 
 /// Returns the advice for a cause; empty if there is none.
@@ -64,7 +43,6 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
         "AddressChanged" => "look at \"ip addr\"",
         "LinkDown" => "cable, switch, \"ip link\"",
         "Moved" => "why did the bond fail over: cable, switch",
-        "PathMtu" => "set the same MTU on both nodes: ip link",
         _ => "",
     }
 }
