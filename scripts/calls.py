@@ -28,7 +28,9 @@ def _methods_and_calls(texts):
                 continue
             if inherent and (found := METHOD.match(line)):
                 methods[kind][found[1]] = path
-            calls += [(kind, path, called) for called in re.findall(rf"\b(?:self|this|{kind.lower()})\s*\.(\w+)\(", line)]
+            calls += [
+                (kind, path, called) for called in re.findall(rf"\b(?:self|this|{kind.lower()})\s*\.(\w+)\(", line)
+            ]
     return methods, calls
 
 

@@ -16,7 +16,9 @@ import os
 import re
 
 COLUMNS = 120
-STARTS = re.compile(r"(?:^|(?<=[.:;!] )|(?<=\| ))(?:Who|What|Whose|Whom|Whoever|Nobody|Somebody|Anybody)\b(?![^.;|]*\?)")
+STARTS = re.compile(
+    r"(?:^|(?<=[.:;!] )|(?<=\| ))(?:Who|What|Whose|Whom|Whoever|Nobody|Somebody|Anybody)\b(?![^.;|]*\?)"
+)
 PHRASES = re.compile(
     r"\b(?:people|nobody|somebody|anybody|whoever|anew|but for|for want of|to be had|(?:is|are|was|were) (?:said|told|had))\b",
     re.IGNORECASE,

@@ -177,7 +177,19 @@ def python():
     that they use are defined.
     """
     bad = []
-    status, out = run("collect", sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only", "tests-vm", "scripts")
+    status, out = run(
+        "collect",
+        sys.executable,
+        "-B",
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--collect-only",
+        "tests-vm",
+        "scripts",
+    )
     if status != 0:
         bad += re.findall(r"^E +.*|^ERROR .*", out, re.MULTILINE) or ["pytest --collect-only"]
     cmd = (sys.executable, "-B", "-m", "pyflakes", "scripts", "tests-vm")
@@ -206,7 +218,11 @@ def lint(_options):
     for name, cmd in checks:
         status, out = run(name, *cmd)
         # Kbuild's warning about tools that were installed after the kernel was built is not a lint.
-        noise = re.findall(r"^(?:warning|error)\b(?!: (?:pahole version|the compiler) differs).*", out, re.MULTILINE) if name == "clippy" else []
+        noise = (
+            re.findall(r"^(?:warning|error)\b(?!: (?:pahole version|the compiler) differs).*", out, re.MULTILINE)
+            if name == "clippy"
+            else []
+        )
         if status == 0 and noise:
             print("\n".join(sorted(set(noise))))
             # clippy does not check compiled files a second time.
@@ -274,7 +290,10 @@ def pytest(name, options, *what):
         # All tests of a file run in one worker because they share a pair of guests.
         cmd += ["-n", str(pairs_at_once()), "--dist", "loadfile"]
         # By default xdist starts with files that have many tests, not with files that take long.
-        if "--no-loadscope-reorder" in subprocess.run([*cmd[:4], "--help"], capture_output=True, text=True, check=False).stdout:
+        if (
+            "--no-loadscope-reorder"
+            in subprocess.run([*cmd[:4], "--help"], capture_output=True, text=True, check=False).stdout
+        ):
             cmd.append("--no-loadscope-reorder")
     status, out = run(name, *cmd, timeout=6 * HOUR)
     print(out[out.rfind("= slowest") :] if "= slowest" in out else out[-2000:])
@@ -320,7 +339,16 @@ def bench(_options):
 
 
 def stock(options):
-    return pytest("stock", options, "tests-vm/test_objdump_checks.py", "tests-vm/test_stock.py", "tests-vm/test_vlan.py", "tests-vm/test_stacked.py", "tests-vm/test_trace.py", "tests-vm/test_top.py")
+    return pytest(
+        "stock",
+        options,
+        "tests-vm/test_objdump_checks.py",
+        "tests-vm/test_stock.py",
+        "tests-vm/test_vlan.py",
+        "tests-vm/test_stacked.py",
+        "tests-vm/test_trace.py",
+        "tests-vm/test_top.py",
+    )
 
 
 class Aside:
@@ -328,7 +356,9 @@ class Aside:
 
     def __init__(self, part):
         cmd = (sys.executable, "-B", "-u", __file__, "--only", part)
-        self.child = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.child = subprocess.Popen(
+            cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def __call__(self, _options):
         out = self.child.communicate()[0]
@@ -340,7 +370,17 @@ class Aside:
         return int(results[1]), int(results[2])
 
 
-PARTS = {"host": host, "model": model, "sim": sim, "fuzz": fuzz, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}
+PARTS = {
+    "host": host,
+    "model": model,
+    "sim": sim,
+    "fuzz": fuzz,
+    "lint": lint,
+    "kunit": kunit,
+    "guests": guests,
+    "bench": bench,
+    "stock": stock,
+}
 
 
 def main():

@@ -10,13 +10,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def tools():
     """Returns cargo, rustc and the cache, as the other scripts choose them."""
-    out = subprocess.run(["bash", "-c", '. scripts/lib.sh; choose_tools; echo "$CARGO"; echo "$RUSTC"; echo "$CACHE"'], cwd=ROOT, check=True, capture_output=True, text=True)
+    out = subprocess.run(
+        ["bash", "-c", '. scripts/lib.sh; choose_tools; echo "$CARGO"; echo "$RUSTC"; echo "$CACHE"'],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return out.stdout.split()
 
 
 def sync(to):
     """Makes `to` a copy of rust/. Files that are already the same keep their time, for cargo."""
-    wanted = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "rust"], cwd=ROOT, check=True, capture_output=True, text=True)
+    wanted = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "rust"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     names = [name for name in wanted.stdout.splitlines() if (ROOT / name).exists()]
     files = {to / Path(name).relative_to("rust") for name in names}
     for old in [p for p in to.rglob("*") if p.is_file() and p not in files]:

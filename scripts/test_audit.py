@@ -49,7 +49,9 @@ def audit(tmp_path):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content)
         calls = [("init", "-q"), ("add", "rust", "scripts")]
-        calls += [("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", m) for m in commits]
+        calls += [
+            ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", m) for m in commits
+        ]
         for git in calls:
             subprocess.run(["git", *git], cwd=tmp_path, check=True)
         done = subprocess.run(
@@ -149,7 +151,9 @@ def test_prose_is_counted(audit, path, text, kind):
     status, faults = audit(text, path)
     assert (status, len(faults)) == (1, 1), faults
     assert f"{room}: 1 {kind} of prose, at most 0 allowed" in faults[0]
-    assert audit(text, path, budget={"prose": {room: {kind: 1}, "scripts": {"starts": 9, "phrases": 9, "long": 9}}}) == (0, [])
+    assert audit(
+        text, path, budget={"prose": {room: {kind: 1}, "scripts": {"starts": 9, "phrases": 9, "long": 9}}}
+    ) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,9 @@ def test_a_circle_of_calls_is_found(audit):
     assert audit(back, "rust/lnd/b.rs") == (0, [])
     status, faults = audit(back.replace("c()", "a()"), "rust/lnd/b.rs")
     assert status == 1
-    assert [f for f in faults if "methods of Conn call each other in a circle: rust/lnd/a.rs, rust/lnd/b.rs" in f], faults
+    assert [
+        f for f in faults if "methods of Conn call each other in a circle: rust/lnd/a.rs, rust/lnd/b.rs" in f
+    ], faults
     known = {"calls": {"Conn": ["rust/lnd/a.rs", "rust/lnd/b.rs"]}}
     assert audit(back.replace("c()", "a()"), "rust/lnd/b.rs", budget=known) == (0, [])
 

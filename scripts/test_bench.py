@@ -131,7 +131,9 @@ def test_of_several_windows_the_least_counts():
 
 def test_what_the_rest_takes_is_left_out():
     def of(**counts):
-        return {key: dict(counts) for key in ("classes", "calls", "functions", "called", "everything")} | {"messages": 100}
+        return {key: dict(counts) for key in ("classes", "calls", "functions", "called", "everything")} | {
+            "messages": 100
+        }
 
     left = judge.without(of(a=3, b=10), of(a=1, b=1, c=2))
     assert left["messages"] == 100
@@ -141,7 +143,13 @@ def test_what_the_rest_takes_is_left_out():
 
 def test_both_drivers_are_told_with_the_ratio():
     def of(lnd, rest):
-        return {"ping x1": {"classes": {"LND": lnd, "network": 50, "rest": rest}, "calls": {"wake-ups": lnd / 10}, "messages": lnd}}
+        return {
+            "ping x1": {
+                "classes": {"LND": lnd, "network": 50, "rest": rest},
+                "calls": {"wake-ups": lnd / 10},
+                "messages": lnd,
+            }
+        }
 
     lines = beside({"ro2iblnd": of(30, 10), "ko2iblnd": of(20, 60)}).splitlines()
     assert "| LND | 30 / 20 = 1.50 |" in lines

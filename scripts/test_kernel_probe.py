@@ -27,6 +27,8 @@ def test_a_warning_is_no_answer(tmp_path, flags):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(SLAB if name == "linux/slab.h" else "")
     header = tmp_path / "probes.h"
-    subprocess.run([PROBE, header, "gcc", "-nostdinc", f"-I{tmp_path}/include", *flags], check=True, capture_output=True)
+    subprocess.run(
+        [PROBE, header, "gcc", "-nostdinc", f"-I{tmp_path}/include", *flags], check=True, capture_output=True
+    )
     # Missing features are missing with any flags.
     assert re.findall("RO2IB_HAVE_([A-Z_]+)", header.read_text()) == ["NOTHING", "KREALLOC_ARRAY"]

@@ -37,4 +37,6 @@ def test_each_old_defect_has_its_places():
                     with open(os.path.join(where, name), encoding="utf-8") as f:
                         code += f.read()
     defects = load("sim-defects").DEFECTS
-    assert [(name, old) for name, _, texts, *_ in defects for old, new in texts if code.count(old) != 1 or new == old] == []
+    assert [
+        (name, old) for name, _, texts, *_ in defects for old, new in texts if code.count(old) != 1 or new == old
+    ] == []

@@ -81,10 +81,14 @@ def packages(tmp_path_factory):
 
 def test_ro2ibtop_is_a_package_of_its_own(packages):
     assert set(packages) == {"ro2iblnd-dkms", "ro2ibtop"}
-    files = {name: {str(f.relative_to(root)) for f in root.rglob("*") if f.is_file()} for name, root in packages.items()}
+    files = {
+        name: {str(f.relative_to(root)) for f in root.rglob("*") if f.is_file()} for name, root in packages.items()
+    }
     # The packages can be installed together.
     assert not files["ro2ibtop"] & files["ro2iblnd-dkms"]
-    assert {"usr/bin/ro2ibtop", "usr/share/man/man1/ro2ibtop.1.gz", "usr/share/doc/ro2ibtop/schema.json"} <= files["ro2ibtop"]
+    assert {"usr/bin/ro2ibtop", "usr/share/man/man1/ro2ibtop.1.gz", "usr/share/doc/ro2ibtop/schema.json"} <= files[
+        "ro2ibtop"
+    ]
     assert "usr/share/man/man4/ro2iblnd.4.gz" in files["ro2iblnd-dkms"]
     # The package has the licence of each crate that the program contains.
     copyright = (packages["ro2ibtop"] / "usr/share/doc/ro2ibtop/copyright").read_text()
@@ -212,7 +216,9 @@ def unfit(dkms, monkeypatch):
     header.touch()
     monkeypatch.setenv("LUSTRE", str(dkms.root / "lustre"))
     preflight = dkms.source / "scripts/preflight"
-    preflight.write_text("#!/bin/sh\necho 'preflight: no bindgen' >&2\necho 'preflight: to install: apt install bindgen' >&2\nexit 1\n")
+    preflight.write_text(
+        "#!/bin/sh\necho 'preflight: no bindgen' >&2\necho 'preflight: to install: apt install bindgen' >&2\nexit 1\n"
+    )
     return dkms
 
 
@@ -325,7 +331,9 @@ case $1 in status) echo installed ;; build) mkdir -p {log.parent} && cp {tmp_pat
     }
 
     def run(program, *args):
-        done = subprocess.run([source / "scripts" / program, *args], env=env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [source / "scripts" / program, *args], env=env, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     def called():
@@ -509,7 +517,11 @@ class Debian:
 
     def here(self, text):
         """Returns the text with its paths moved into this root."""
-        return re.sub(r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-)", f"{self.root}/", text)
+        return re.sub(
+            r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-)",
+            f"{self.root}/",
+            text,
+        )
 
     def script(self, path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -549,7 +561,10 @@ class Debian:
 
     def modules(self):
         """Returns the version and sources of each kernel's module."""
-        found = {path.parts[-4]: path.read_text().strip() for path in self.root.glob("lib/modules/*/updates/dkms/ro2iblnd.ko")}
+        found = {
+            path.parts[-4]: path.read_text().strip()
+            for path in self.root.glob("lib/modules/*/updates/dkms/ro2iblnd.ko")
+        }
         links = {link.name.removeprefix("kernel-").rpartition("-")[0] for link in self.dkms.glob("ro2iblnd/kernel-*")}
         assert links == set(found), "dkms and the kernels do not agree"
         for link in self.dkms.glob("ro2iblnd/kernel-*"):

@@ -111,7 +111,10 @@ def test_every_parameter_is_in_the_document(code):
     number = r"^\| `(\w+)` \| (\w+) \| `?(-?\w+)`? \|(.*?)\| (load|run) \|"
     rows = {name: tuple(cells) for name, *cells in re.findall(number, read(DOCUMENTS, "parameters.md"), re.MULTILINE)}
     text = r"^\| `(\w+)` \| empty \|"
-    rows |= {name: ("string", "empty", "", "run") for name in re.findall(text, read(DOCUMENTS, "parameters.md"), re.MULTILINE)}
+    rows |= {
+        name: ("string", "empty", "", "run")
+        for name in re.findall(text, read(DOCUMENTS, "parameters.md"), re.MULTILINE)
+    }
     assert {name: (kind, default, range.strip(), mode) for name, (kind, default, range, mode) in rows.items()} == {
         name: (p.kind, p.default, p.range() or ("any" if p.kind != "string" else ""), "run" if p.runs else "load")
         for name, p in code.items()
@@ -132,7 +135,9 @@ def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
 def test_ro2ibtop_watches_the_counters_of_lost_packets():
     """Compares the watched counters with those that mean lost packets in reference.md."""
     section = read(DOCUMENTS, "reference.md").partition("### Counters of the devices")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")][1:]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")][
+        1:
+    ]
     lost = [row for row in rows if not row[3].startswith(("nothing did", "compare the P_Keys"))]
     assert len(lost) == 5
     told = {name for row in lost for cell in row[1:3] for name in re.findall(r"`(\w+)`", cell)}

@@ -77,7 +77,9 @@ class System:
     def lnet(self, exports=None, **info):
         info.setdefault("srcversion", "L1")
         return module(
-            self.root / f"lib/modules/{KERNEL}/extra/lnet.ko", exports=LNET_EXPORTS if exports is None else exports, **info
+            self.root / f"lib/modules/{KERNEL}/extra/lnet.ko",
+            exports=LNET_EXPORTS if exports is None else exports,
+            **info,
         )
 
     def secure_boot(self, on=True):
@@ -94,7 +96,11 @@ class System:
         env["PATH"] = f"{self.bin}:{env['PATH']}:/usr/sbin:/sbin"
         env["RO2IBLND_CACHE"] = str(self.root / "cache")
         done = subprocess.run(
-            [self.preflight, "-d", self.root, *args], env={**env, **self.env}, capture_output=True, text=True, check=False
+            [self.preflight, "-d", self.root, *args],
+            env={**env, **self.env},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -257,7 +263,8 @@ def test_a_package_that_is_too_old_is_not_the_advice(system, os_release, words):
 
 
 @pytest.mark.parametrize(
-    ("os_release", "words"), [(UBUNTU, "apt install rustc"), (FEDORA, "dnf install rust"), (SUSE, "zypper install rust")]
+    ("os_release", "words"),
+    [(UBUNTU, "apt install rustc"), (FEDORA, "dnf install rust"), (SUSE, "zypper install rust")],
 )
 def test_a_rustc_that_is_too_old_may_not_get_newer(system, os_release, words):
     usr = of_the_distribution(system, os_release)
@@ -615,15 +622,22 @@ def test_lnet_of_another_kernel_by_a_weak_link(system):
     """weak-modules makes such a link: there is no LNet for this kernel, which is not an error of a build."""
     devel_package(system, OLD_LAYOUT)
     ours = system.root / f"lib/modules/{KERNEL}/extra/lnet.ko"
-    theirs = module(system.root / "lib/modules/5.14.0-503.el9.x86_64/extra/lnet.ko", vermagic="5.14.0-503.el9.x86_64 SMP ")
+    theirs = module(
+        system.root / "lib/modules/5.14.0-503.el9.x86_64/extra/lnet.ko", vermagic="5.14.0-503.el9.x86_64 SMP "
+    )
     ours.unlink()
     link = system.root / f"lib/modules/{KERNEL}/weak-updates/lustre/lnet.ko"
     link.parent.mkdir(parents=True)
     link.symlink_to(theirs)
-    done = subprocess.run([os.path.join(HERE, "lnet-find"), "-d", system.root, "-k", KERNEL], capture_output=True, text=True)
+    done = subprocess.run(
+        [os.path.join(HERE, "lnet-find"), "-d", system.root, "-k", KERNEL], capture_output=True, text=True
+    )
     assert done.returncode == 3 and done.stderr.count("\n") == 1, done
     # Lustre itself works with such a link.
-    assert f"{KERNEL}: /lib/modules/{KERNEL}/weak-updates/lustre/lnet.ko is another kernel's: Lustre works here" in done.stderr, done
+    assert (
+        f"{KERNEL}: /lib/modules/{KERNEL}/weak-updates/lustre/lnet.ko is another kernel's: Lustre works here"
+        in done.stderr
+    ), done
     assert "install Lustre for this kernel, or stay with ko2iblnd there" in done.stderr, done
 
 
@@ -776,7 +790,9 @@ def test_headers_of_a_devel_package(system, headers, found, tmp_path):
     flags = subprocess.run([os.path.join(HERE, "lnet-probe"), view], check=True, capture_output=True, text=True).stdout
     assert f"-include {view}/config.h" in flags
     for header in headers:
-        assert any(os.path.exists(os.path.join(flag[2:], header)) for flag in flags.split() if flag.startswith("-I")), header
+        assert any(
+            os.path.exists(os.path.join(flag[2:], header)) for flag in flags.split() if flag.startswith("-I")
+        ), header
 
 
 @pytest.mark.parametrize(
@@ -888,7 +904,10 @@ def test_module_signed_by_nobody(system):
 def key_id(cert):
     """Returns the key's identifier, as in the kernel's list of keys."""
     said = subprocess.run(
-        ["openssl", "x509", "-in", cert, "-noout", "-ext", "subjectKeyIdentifier"], capture_output=True, text=True, check=True
+        ["openssl", "x509", "-in", cert, "-noout", "-ext", "subjectKeyIdentifier"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return said.stdout.split()[-1].replace(":", "").lower()
 

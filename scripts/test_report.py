@@ -76,7 +76,12 @@ class Root:
         command, env = self.shell
         began = time.monotonic()
         done = subprocess.run(
-            [*command, REPORT, "-s", "0.1", "-r", self.path, "-o", "-", *args], env=env, capture_output=True, text=True, timeout=100, check=False
+            [*command, REPORT, "-s", "0.1", "-r", self.path, "-o", "-", *args],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
         )
         self.spent = time.monotonic() - began
         assert (done.returncode, done.stderr) == (0, f"ro2ib-report: {says}\n" if says else "")
@@ -135,7 +140,9 @@ def test_load_is_told(root):
     """The report also has uninterruptible waits. Names may contain any character."""
     root.put("proc/loadavg", "9.12 3.00 1.00 3/200 999")
     root.put("proc/pressure/io", "some avg10=7.00")
-    for pid, (name, state) in enumerate([("ll_ost_io00_001", "D"), ("ll_ost_io00_001", "D"), ("a) D (b", "D"), ("sleeper", "S"), ("odd) D", "R")], 100):
+    for pid, (name, state) in enumerate(
+        [("ll_ost_io00_001", "D"), ("ll_ost_io00_001", "D"), ("a) D (b", "D"), ("sleeper", "S"), ("odd) D", "R")], 100
+    ):
         root.put(f"proc/{pid}/stat", f"{pid} ({name}) {state} 2 0 0 0")
         root.put(f"proc/{pid}/wchan", "io_schedule")
     sections = root.run()
@@ -147,9 +154,14 @@ def test_load_is_told(root):
 
 def test_rules_of_firewalls_are_told(root):
     root.program("nft", 'echo "asked: $*"; echo "udp dport 4791 drop"')
-    root.program("iptables-save", 'i=0; while [ $i -lt 1500 ]; do i=$((i + 1)); echo "-A INPUT -p udp --dport $i -j DROP"; done')
+    root.program(
+        "iptables-save", 'i=0; while [ $i -lt 1500 ]; do i=$((i + 1)); echo "-A INPUT -p udp --dport $i -j DROP"; done'
+    )
     sections = root.run()
-    assert named(sections, "command: nft list ruleset")[0].splitlines()[1:] == ["asked: list ruleset", "udp dport 4791 drop"]
+    assert named(sections, "command: nft list ruleset")[0].splitlines()[1:] == [
+        "asked: list ruleset",
+        "udp dport 4791 drop",
+    ]
     told = named(sections, "command: iptables-save")[0].splitlines()[1:]
     assert len(told) == 1001 and told[-1] == "(of 1500 lines the first 1000)"
     # The report does not claim that there are no rules.
@@ -179,20 +191,31 @@ def test_verdicts_come_first(root):
     sections = root.run()
     names = [what for what, _ in sections]
     assert "asked: --once\n" in named(sections, "command: ro2ibtop --once")[0]
-    assert names.index("command: ro2ibtop --once") < min(i for i, what in enumerate(names) if what.startswith("sample "))
+    assert names.index("command: ro2ibtop --once") < min(
+        i for i, what in enumerate(names) if what.startswith("sample ")
+    )
 
 
 def test_fault_injection_is_reported(root):
     root.put("proc/vmstat", "nr_free_pages 7\nallocstall_normal 3\noom_kill 1")
-    root.put("proc/modules", "rdma_rxe 16384 0 - Live 0xffffffffc0a1b000\nro2iblnd 90112 1 lnet, Live 0xffffffffc0b2c000 (OE)")
-    for name, value in (("failslab/probability", "50"), ("failslab/times", "-1"), ("fail_function/inject", "ro2ib_alloc_mr\t-12\n0xffffffffa0064cf0")):
+    root.put(
+        "proc/modules",
+        "rdma_rxe 16384 0 - Live 0xffffffffc0a1b000\nro2iblnd 90112 1 lnet, Live 0xffffffffc0b2c000 (OE)",
+    )
+    for name, value in (
+        ("failslab/probability", "50"),
+        ("failslab/times", "-1"),
+        ("fail_function/inject", "ro2ib_alloc_mr\t-12\n0xffffffffa0064cf0"),
+    ):
         root.put(f"sys/kernel/debug/{name}", value)
     sections = root.run()
     assert named(sections, "/proc/vmstat (shortages)") == ["allocstall_normal 3\noom_kill 1\n"]
     assert named(sections, "/sys/kernel/debug/failslab/probability") == ["50\n"]
     assert named(sections, "/sys/kernel/debug/fail_function/inject") == ["ro2ib_alloc_mr\t-12\n0x(masked)\n"]
     # root sees addresses of memory, which the report must not contain.
-    assert named(sections, "/proc/modules") == ["rdma_rxe 16384 0 - Live 0x(masked)\nro2iblnd 90112 1 lnet, Live 0x(masked) (OE)\n"]
+    assert named(sections, "/proc/modules") == [
+        "rdma_rxe 16384 0 - Live 0x(masked)\nro2iblnd 90112 1 lnet, Live 0x(masked) (OE)\n"
+    ]
 
 
 def test_one_clock(root):
@@ -288,7 +311,11 @@ def test_only_so_many_are_pinged(root):
 def test_nothing_but_addresses_is_asked_for(root):
     """debugfs may contain any text."""
     root.program("ping", PING)
-    root.debug(NI, f"ni={NI} device=../../x", *(f"peer={bad}@o2ib waiting=1 failures=1" for bad in ("$(id)", "-f", "a;b", "fe80::1", "10.0.0.*", "10.0.0.3")))
+    root.debug(
+        NI,
+        f"ni={NI} device=../../x",
+        *(f"peer={bad}@o2ib waiting=1 failures=1" for bad in ("$(id)", "-f", "a;b", "fe80::1", "10.0.0.*", "10.0.0.3")),
+    )
     assert set(root.pings()) == {"10.0.0.3"}
 
 
@@ -302,7 +329,10 @@ def test_other_words_for_other_programs(root):
 
 
 def test_limits_and_violations_are_told(root):
-    root.program("ibv_devinfo", 'echo "hca_id: rxe0"; echo "max_mr: 524288"; echo "bad_pkey_cntr: 0x5"; echo "x: 0xffff888012345678"')
+    root.program(
+        "ibv_devinfo",
+        'echo "hca_id: rxe0"; echo "max_mr: 524288"; echo "bad_pkey_cntr: 0x5"; echo "x: 0xffff888012345678"',
+    )
     sections = root.run()
     before, after = named(sections, "command: ibv_devinfo -v (violations)"), named(sections, "command: ibv_devinfo -v")
     assert len(before) == len(after) == 1
@@ -313,7 +343,12 @@ def test_limits_and_violations_are_told(root):
 
 
 def test_of_the_log_what_may_matter(root):
-    said = ["mlx5_core: reset", "kworker/0: page allocation failure: order:4", "Out of memory: Killed process 7", "ro2iblnd: a@o2ib: link is down"]
+    said = [
+        "mlx5_core: reset",
+        "kworker/0: page allocation failure: order:4",
+        "Out of memory: Killed process 7",
+        "ro2iblnd: a@o2ib: link is down",
+    ]
     root.program("dmesg", f"cat <<END\n{chr(10).join(said)}\nusb 1-1: new device\nEND")
     assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
 
@@ -363,7 +398,22 @@ def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
     """
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "cat", "date", "grep", "head", "mktemp", "mv", "rm", "sed", "sleep", "sort", "tail", "uniq", "wc"):
+    for name in (
+        "sh",
+        "cat",
+        "date",
+        "grep",
+        "head",
+        "mktemp",
+        "mv",
+        "rm",
+        "sed",
+        "sleep",
+        "sort",
+        "tail",
+        "uniq",
+        "wc",
+    ):
         (tools / name).symlink_to(shutil.which(name))
     if there:
         (tools / "timeout").write_text('#!/bin/sh\n[ "$1" != -k ] || shift 2\nshift\n"$@"\n')
@@ -426,5 +476,15 @@ def test_non_root_is_reported(root):
 def test_usage(root):
     command, env = root.shell
     for wrong in (["-t", "0"], ["-t", "x"], ["-t", ""], ["more"]):
-        assert subprocess.run([*command, REPORT, "-r", root.path, *wrong], env=env, capture_output=True, check=False).returncode == 2
-    assert subprocess.run([*command, REPORT, "-r", root.path / "nowhere"], env=env, capture_output=True, check=False).returncode == 1
+        assert (
+            subprocess.run(
+                [*command, REPORT, "-r", root.path, *wrong], env=env, capture_output=True, check=False
+            ).returncode
+            == 2
+        )
+    assert (
+        subprocess.run(
+            [*command, REPORT, "-r", root.path / "nowhere"], env=env, capture_output=True, check=False
+        ).returncode
+        == 1
+    )

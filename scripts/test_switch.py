@@ -349,7 +349,18 @@ def as_nobody(node, *args):
             if "pytest-" not in str(path):
                 pytest.skip(f"nobody else may enter {path}")
             path.chmod(path.stat().st_mode | 0o055)
-    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "-d", node.root, "-k", KERNEL, *args]
+    command = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        program,
+        "-d",
+        node.root,
+        "-k",
+        KERNEL,
+        *args,
+    ]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 

@@ -97,7 +97,9 @@ def test_files_go_both_ways(guest, tmp_path):
 
 def listens(guest):
     """Waits until a program listens there."""
-    guest.check("n=0; until rdma resource show cm_id | grep -q LISTEN || [ $n -gt 300 ]; do sleep 0.1; n=$((n + 1)); done", 60)
+    guest.check(
+        "n=0; until rdma resource show cm_id | grep -q LISTEN || [ $n -gt 300 ]; do sleep 0.1; n=$((n + 1)); done", 60
+    )
 
 
 def test_two_links_talk_over_their_veth(guest):

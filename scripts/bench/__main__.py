@@ -99,7 +99,9 @@ def main():
     print(", ".join(f"{k} {v}" for k, v in made_with.items()))
     print(judge.table(results))
     for name, result in results.items() if args.dk else ():
-        print(f"{name}: {reads(f'{args.built}/ro2iblnd.ko', MASKS, result['where']):.2f} looks at the masks of the debug log per message")
+        print(
+            f"{name}: {reads(f'{args.built}/ro2iblnd.ko', MASKS, result['where']):.2f} looks at the masks of the debug log per message"
+        )
     for most, everything in ((args.top, False), (args.all, True)):
         for name, result in results.items() if most else ():
             print(f"\n{name}: instructions per message of {'everything' if everything else 'the LND'}")

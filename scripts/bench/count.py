@@ -47,7 +47,19 @@ def build(directory):
         raise Unusable("this QEMU has been built without plugins")
     plugin, window = (os.path.join(directory, name) for name in ("icount.so", "window"))
     gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-I", HERE]
-    subprocess.run([*gcc, "-shared", "-fPIC", f"-DRO2IB_PLUGIN_API={api}", "-o", plugin, os.path.join(HERE, "icount.c"), "-lpthread"], check=True)
+    subprocess.run(
+        [
+            *gcc,
+            "-shared",
+            "-fPIC",
+            f"-DRO2IB_PLUGIN_API={api}",
+            "-o",
+            plugin,
+            os.path.join(HERE, "icount.c"),
+            "-lpthread",
+        ],
+        check=True,
+    )
     subprocess.run([*gcc, "-static", "-o", window, os.path.join(HERE, "window.c")], check=True)
     return plugin, window
 

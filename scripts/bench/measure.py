@@ -43,7 +43,13 @@ class Bench:
         modules = [os.path.join(self.built, m) for m in ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko")]
         workdir = self.log or os.path.join(self.dir, "guests")
         guests = stack.enter_context(
-            vm.pair(files=[*modules, self._counter.window], vcpus=1, more=self._counter.options, workdir=workdir, **Counter.GUESTS)
+            vm.pair(
+                files=[*modules, self._counter.window],
+                vcpus=1,
+                more=self._counter.options,
+                workdir=workdir,
+                **Counter.GUESTS,
+            )
         )
         self.guests = guests
         self.a, self.b = self.nodes = tuple(Node(g) for g in guests)
@@ -69,7 +75,9 @@ class Bench:
         sums = collections.Counter()
         for node in self.nodes:
             stats = node.stats()
-            sums["messages"] += sum(stats[k] for k in ("sent_put", "sent_get", "sent_reply", "sent_ack", "opt_get_replies"))
+            sums["messages"] += sum(
+                stats[k] for k in ("sent_put", "sent_get", "sent_reply", "sent_ack", "opt_get_replies")
+            )
             for line in node.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*").splitlines():
                 for key, value in parse(line).items():
                     if key in DRIVER:

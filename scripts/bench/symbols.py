@@ -73,7 +73,9 @@ def sources(kdir):
     archive = os.path.join(kdir, "vmlinux.a")
     if not os.path.exists(archive):
         return {}
-    out = subprocess.run(["nm", "-A", "--defined-only", "vmlinux.a"], cwd=kdir, check=False, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        ["nm", "-A", "--defined-only", "vmlinux.a"], cwd=kdir, check=False, capture_output=True, text=True
+    ).stdout
     found = {}
     for path, name in re.findall(r"^[^:]+:([^:]+):\S* [tTwW] (\S+)$", out, re.MULTILINE):
         found.setdefault(name, path)
@@ -118,7 +120,9 @@ class Symbols:
 
 
 def _objdump(path):
-    return subprocess.run(["objdump", "-dr", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["objdump", "-dr", "--no-show-raw-insn", path], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def mentions(text, name):
@@ -138,7 +142,9 @@ def mentions(text, name):
 
 def reads(path, name, where):
     """Returns how often the code of a module read that object, by the counts of its instructions."""
-    return sum(where.get(function, {}).get(at, 0) for function, ats in mentions(_objdump(path), name).items() for at in ats)
+    return sum(
+        where.get(function, {}).get(at, 0) for function, ats in mentions(_objdump(path), name).items() for at in ats
+    )
 
 
 def disassembly(path, name, counts):
@@ -160,7 +166,9 @@ def readable(names):
     """Returns readable names, without the hashes of crates: {name: readable}."""
     names = list(names)
     try:
-        out = subprocess.run(["c++filt", "-s", "rust"], input="\n".join(names), check=True, capture_output=True, text=True).stdout
+        out = subprocess.run(
+            ["c++filt", "-s", "rust"], input="\n".join(names), check=True, capture_output=True, text=True
+        ).stdout
         short = out.splitlines()
     except (OSError, subprocess.CalledProcessError):
         short = names

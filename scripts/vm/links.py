@@ -57,7 +57,9 @@ def setup_bond(guest):
     The bond checks its carrier every 100 ms. Of the slaves' devices, the active slave's has the GID of the address.
     """
     mac = guest.bond.mac
-    guest.check(f"insmod /files/bonding.ko max_bonds=0 && ip link add bond0 mtu 4200 type bond mode active-backup miimon 100 fail_over_mac {mac}")
+    guest.check(
+        f"insmod /files/bonding.ko max_bonds=0 && ip link add bond0 mtu 4200 type bond mode active-backup miimon 100 fail_over_mac {mac}"
+    )
     if "bond0" not in guest.bond.devices:
         guest.check("insmod /files/ib_bond.ko")
     for rail in range(2):
