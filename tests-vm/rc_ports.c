@@ -40,7 +40,7 @@ static void count(const uint8_t *ip, ssize_t len)
 	if (ip[9] != UDP || len <= header + UDP_HEADER)
 		return;
 	memcpy(ports, ip + header, sizeof(ports));
-	/* The first byte of the base transport header: RC has operations 0 to 31. */
+	/* First byte of the base transport header: RC has operations 0 to 31. */
 	if (ntohs(ports[1]) == ROCE_V2 && ip[header + UDP_HEADER] < 32)
 		packets[ntohs(ports[0])]++;
 }
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
 	struct sigaction on_term = { .sa_handler = stop };
 	struct sockaddr_ll from, on = {
 		.sll_family = AF_PACKET,
-		.sll_protocol = htons(0x0003), /* ETH_P_ALL: outgoing ones, too */
+		.sll_protocol = htons(0x0003), /* ETH_P_ALL: outgoing packets, too */
 	};
 	uint8_t packet[65536];
 	unsigned int port;

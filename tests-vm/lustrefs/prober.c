@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Is anybody home: makes a file, writes a few bytes, has them on the server
- * (fsync), reads them back and removes the file, again and again, until there
- * is the file `stop`. One such round asks the metadata and the object server.
+ * Prober of the file system: creates a file, writes a few bytes, flushes them
+ * to the server (fsync), reads them back and removes the file, repeatedly,
+ * until the file `stop` exists. Each round needs the metadata server and the
+ * object server.
  *
  *	prober DIRECTORY PERIOD_MS STOP
  *
- * A line each: seconds since boot at its begin and end, "ok" or the step that
- * failed with its errno.
+ * Prints a line for each round: seconds since boot at its begin and end, "ok"
+ * or the step that failed with its errno.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -61,7 +62,7 @@ int main(int argc, char **argv)
 		char path[4096];
 		const char *failed;
 
-		/* A name of its own: what a failed round left is not met again. */
+		/* A name of its own: a round does not meet the file of a failed round. */
 		snprintf(path, sizeof(path), "%s/probe.%lu", argv[1], round);
 		errno = 0;
 		failed = once(path, round);

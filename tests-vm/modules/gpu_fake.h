@@ -6,8 +6,8 @@
 struct page;
 
 /*
- * @n pages that stand for memory, and those where it is. The first are given
- * back, in any order. Neither sleeps.
+ * Return @n stand-in pages in @handles, and the pages of their memory in @data.
+ * The stand-in pages are given back, in any order. Neither function sleeps.
  */
 int gpu_fake_alloc(unsigned int n, struct page **handles, struct page **data);
 void gpu_fake_free(unsigned int n, struct page **handles);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lets rxe receive on the slaves of a bond. It takes packets for the network
- * interface that they came to, which is the bond by then, and knows no device of
- * that. Here it finds the one on the active slave, as adapters do that receive
- * below the bond.
+ * Lets rxe receive on the slaves of a bond. rxe looks for the device of the
+ * packet's interface, which is the bond by then, and knows none. This module
+ * finds the device on the active slave, like adapters that receive below the
+ * bond.
  *
- * Only in packet processing: elsewhere rxe asks in order to follow what becomes
- * of an interface, and a bond that goes is no slave that goes.
+ * It does so only in packet processing. Elsewhere rxe looks for devices in order
+ * to follow changes of an interface, and the end of a bond is not that of a slave.
  */
 #include <linux/bottom_half.h>
 #include <linux/kprobes.h>
@@ -15,7 +15,10 @@
 #include <linux/preempt.h>
 #include <net/bonding.h>
 
-/* ib_device_get_by_netdev(ndev, driver) is about to run, under RCU if in_softirq(). */
+/*
+ * Runs before ib_device_get_by_netdev(ndev, driver), under RCU if
+ * in_softirq().
+ */
 static int ask_the_slave(struct kprobe *probe, struct pt_regs *regs)
 {
 	struct net_device *ndev = (struct net_device *)regs->di;

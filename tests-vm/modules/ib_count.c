@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counts what a consumer asks of an RDMA device and gets from it, whichever
- * consumer that is: work requests, doorbells (calls) and completions of reliable
+ * Counts requests of a consumer to an RDMA device and their results, for any
+ * consumer: work requests, doorbells (calls) and completions of reliable
  * connections. It stands between the verbs and the device's own functions.
  *
- * Text in debugfs ib_count, all devices together. Cannot be unloaded: a call
- * may always be under way.
+ * Debugfs ib_count has the text, for all devices together. The module cannot be
+ * unloaded, because a call may always be running.
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>

@@ -160,7 +160,7 @@ static void end_use(struct use *use)
 	kfree(use);
 }
 
-/* Under the lock: a range belongs to the CPU. */
+/* Under the lock: gives a range to the CPU. */
 static void give_to_cpu(u64 first, u64 last)
 {
 	struct piece *piece = kzalloc(sizeof(*piece), GFP_ATOMIC);
@@ -174,7 +174,7 @@ static void give_to_cpu(u64 first, u64 last)
 	pieces_insert(piece, &cpus);
 }
 
-/* Under the lock: a range belongs to the device, or to nobody. */
+/* Under the lock: takes a range from the CPU. */
 static void take_from_cpu(u64 first, u64 last)
 {
 	struct piece *piece;
@@ -191,7 +191,7 @@ static void take_from_cpu(u64 first, u64 last)
 	}
 }
 
-/* The memory at @addr is unmapped. */
+/* Checks memory at @addr that is being unmapped. */
 static void check_unused(u64 addr, u64 len)
 {
 	struct piece *piece;
@@ -230,7 +230,7 @@ static struct queues *queues_of(const struct ib_qp *qp)
 	return queues;
 }
 
-/* Under the lock: the region cannot be used any more. */
+/* Under the lock: ends a region, which cannot be used any more. */
 static void end_region(const struct ib_qp *qp, const struct ib_mr *mr, u32 rkey)
 {
 	struct use *use, *next;
@@ -282,7 +282,10 @@ static void unpost_use(struct use *use)
 	spin_unlock_irqrestore(&lock, flags);
 }
 
-/* Under the lock: those up to @cqe have ended. Returns false if it is none. */
+/*
+ * Under the lock: ends work requests up to @cqe. Returns false if there is
+ * none.
+ */
 static bool completed(struct list_head *list, const struct ib_cqe *cqe,
 		      bool well)
 {
@@ -365,7 +368,10 @@ static int dma_dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
 	return 0;
 }
 
-/* Translates elements to @to. Those of a memory region have its addresses. */
+/*
+ * Translates elements to @to. Elements of a memory region have its
+ * addresses.
+ */
 static int translate(struct ib_qp *qp, const struct ib_sge *from, int n,
 		     struct ib_sge *to)
 {
@@ -406,7 +412,7 @@ static int begin_region(struct ib_qp *qp, struct ib_mr *mr)
 	struct use *use = xa_erase(&mapped, (uintptr_t)mr);
 	unsigned long flags;
 
-	/* The same pages once more, with another key. */
+	/* The same pages again, with another key. */
 	if (!use)
 		return 0;
 	use->qp = qp;
@@ -418,8 +424,8 @@ static int begin_region(struct ib_qp *qp, struct ib_mr *mr)
 }
 
 /*
- * One after the other: a work request is changed while soft-RoCE reads it. When
- * a region gets a key, what it maps is in use.
+ * Posts one work request after the other: each is changed while soft-RoCE reads
+ * it. When a region gets a key, the memory that it maps is in use.
  */
 static int dma_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			 const struct ib_send_wr **bad)
@@ -500,7 +506,10 @@ static int dma_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 	return 0;
 }
 
-/* The region has DMA addresses, for the peer, too; soft-RoCE keeps its pages. */
+/*
+ * Gives the region DMA addresses, also for the peer. soft-RoCE keeps its
+ * pages.
+ */
 static int dma_map_mr_sg(struct ib_mr *mr, struct scatterlist *list, int n,
 			 unsigned int *offset)
 {
@@ -532,7 +541,7 @@ static int dma_map_mr_sg(struct ib_mr *mr, struct scatterlist *list, int n,
 		rc = real.map_mr_sg(mr, list, n, offset);
 	if (rc > 0) {
 		mr->iova = mr->iova - first + addrs[0];
-		/* Those of the last time, if no work request came of it. */
+		/* The last mapping, if no work request followed it. */
 		kfree(xa_store(&mapped, (uintptr_t)mr, use, GFP_ATOMIC));
 	} else {
 		kfree(use);
@@ -543,7 +552,7 @@ static int dma_map_mr_sg(struct ib_mr *mr, struct scatterlist *list, int n,
 	return rc;
 }
 
-/* ib_register_device(device, name, dma_device) is about to run. */
+/* Runs before ib_register_device(device, name, dma_device). */
 static int register_device(struct kprobe *probe, struct pt_regs *regs)
 {
 #ifdef CONFIG_X86_64
@@ -567,7 +576,7 @@ static int register_device(struct kprobe *probe, struct pt_regs *regs)
 	return 0;
 }
 
-/* dma_unmap_page_attrs(dev, addr, len, ...), or its successor. */
+/* Runs before dma_unmap_page_attrs(dev, addr, len, ...), or its successor. */
 static int unmap(struct kprobe *probe, struct pt_regs *regs)
 {
 	if (regs_get_kernel_argument(regs, 0) == (uintptr_t)&dma_device->dev)
@@ -576,7 +585,7 @@ static int unmap(struct kprobe *probe, struct pt_regs *regs)
 	return 0;
 }
 
-/* dma_unmap_sg_attrs(dev, list, n, ...) */
+/* Runs before dma_unmap_sg_attrs(dev, list, n, ...). */
 static int unmap_sg(struct kprobe *probe, struct pt_regs *regs)
 {
 	struct scatterlist *sg;
@@ -613,7 +622,7 @@ static int leave(struct pt_regs *regs)
 	return 1;
 }
 
-/* dma_sync_single_for_cpu(dev, addr, len, dir) */
+/* Runs before dma_sync_single_for_cpu(dev, addr, len, dir). */
 static int for_cpu(struct kprobe *probe, struct pt_regs *regs)
 {
 	u64 addr = regs_get_kernel_argument(regs, 1);
@@ -631,7 +640,7 @@ static int for_cpu(struct kprobe *probe, struct pt_regs *regs)
 	return 0;
 }
 
-/* dma_sync_single_for_device(dev, addr, len, dir) */
+/* Runs before dma_sync_single_for_device(dev, addr, len, dir). */
 static int for_device(struct kprobe *probe, struct pt_regs *regs)
 {
 	u64 addr = regs_get_kernel_argument(regs, 1);
@@ -648,12 +657,12 @@ static int for_device(struct kprobe *probe, struct pt_regs *regs)
 	return 0;
 }
 
-/* Lets the other handlers change where the kernel goes on. */
+/* Lets the other handlers change where the kernel continues. */
 static void after(struct kprobe *probe, struct pt_regs *regs, unsigned long flags)
 {
 }
 
-/* Since Linux 6.10 there is an inline function in front of these two. */
+/* Since Linux 6.10 an inline function precedes these two. */
 #ifdef CONFIG_DMA_NEED_SYNC
 #define SYNC(name) "__dma_sync_single_for_" name
 #else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lets the RDMA device of a network interface tell what real devices tell, and
- * software ones never do:
+ * Makes the RDMA device of a network interface send events that real devices
+ * send, and software devices never do:
  *
  *	echo 'eth0 fatal' >/sys/module/ib_event/parameters/tell
  */

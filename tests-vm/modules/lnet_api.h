@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What users of LNet include: the headers moved after 2.17, and names changed after 2.16. */
+/*
+ * Headers for users of LNet: they moved after 2.17, and names changed
+ * after 2.16.
+ */
 #ifndef LNET_API_H
 #define LNET_API_H
 
@@ -19,7 +22,7 @@
 #define umd_handler	handler
 #endif
 
-/* LNet 2.15 takes NIDs of IPv4 here. */
+/* LNet 2.15 takes IPv4 NIDs here. */
 #ifndef RO2IB_HAVE_NID_API
 #include <linux/errno.h>
 
@@ -39,7 +42,7 @@ static inline int libcfs_strnid(struct lnet_nid *nid, const char *name)
 #define LNetPut(self, md, ack, to, ...) \
 	LNetPut(LNET_NID_ANY, md, ack, lnet_pid_to_pid4(to), __VA_ARGS__)
 
-/* It finds out by itself whose pages they are. */
+/* LNet itself finds out whose pages these are. */
 #define LNET_MD_GPU_ADDR	0
 #endif
 

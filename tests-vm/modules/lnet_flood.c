@@ -4,12 +4,13 @@
  * server answers every message.
  *
  * Loaded on both nodes. Each is a target for PUT and GET at a portal of its own.
- * Write "put|get NID COUNT CONCURRENCY SIZE" to debugfs lnet_flood/run to send;
- * the write returns when all is through. lnet_flood/stats tells what was sent
- * by the last run and what has come, p50_ns and so on how long each took if
- * there was one at a time (the first FLOOD_SAMPLES); twice= are PUTs that LNet sent again though
- * they had come, of the first FLOOD_SERIALS. "0" into lnet_flood/take: PUTs that
- * come wait in LNet, and keep the driver's buffers, until it is "1" again.
+ * Write "put|get NID COUNT CONCURRENCY SIZE" to debugfs lnet_flood/run to send.
+ * The write returns when all messages are finished. lnet_flood/stats counts the
+ * messages that the last run sent, and all that arrived. p50_ns and so on are
+ * latencies of a run with one message at a time (of the first FLOOD_SAMPLES).
+ * twice= counts PUTs that LNet resent although they had arrived, of the first
+ * FLOOD_SERIALS. "0" into lnet_flood/take: PUTs wait in LNet, and keep the
+ * driver's buffers, until it is "1" again.
  */
 #include <linux/bitmap.h>
 #include <linux/completion.h>
@@ -36,7 +37,7 @@ static struct dentry *flood_dir;
 static DEFINE_MUTEX(flood_mutex);
 static DEFINE_MUTEX(sink_mutex);
 
-/* What has come. Handlers of one connection run one after the other. */
+/* Received messages. Handlers of one connection run one after the other. */
 static void *sink_buffer;
 static struct lnet_handle_md sink_md;
 static bool sink_takes;
@@ -46,20 +47,20 @@ static atomic_long_t sink_twice;
 static u32 sink_next;
 static unsigned long *sink_seen;
 
-/* The run under way, or the last one. */
+/* The current run, or the last one. */
 static void *source_buffer;
 static struct semaphore source_free;
 static struct completion source_gone;
 static enum lnet_event_kind source_end;
 static atomic_long_t source_done, source_errors;
 static atomic_t source_sending;
-/* Of the last error: what kind of event told of it, and its status. */
+/* The last error: the kind of its event, and its status. */
 static int source_error_event, source_error;
 static s64 source_longest_us, source_took_us;
-/* How long each took. */
+/* Latency of each message. */
 static u32 *samples;
 static unsigned int nr_samples;
-/* PUTs of all runs. */
+/* Serial numbers of the PUTs of all runs. */
 static u32 source_serial;
 
 static void sink_event(struct lnet_event *ev)
@@ -69,7 +70,7 @@ static void sink_event(struct lnet_event *ev)
 	} else if (ev->type == LNET_EVENT_GET) {
 		atomic_long_inc(&sink_gets);
 	} else if (ev->type == LNET_EVENT_PUT) {
-		/* Numbered by the sender, from 0, and through all runs. */
+		/* The sender numbers PUTs from 0 in each run, and serially over all runs. */
 		u32 number = lower_32_bits(ev->hdr_data);
 		u32 serial = upper_32_bits(ev->hdr_data);
 
@@ -104,7 +105,7 @@ static void source_event(struct lnet_event *ev)
 		complete(&source_gone);
 }
 
-/* One more may go: take its place, and note how long that took. */
+/* Takes a free place for a message, and notes how long that took. */
 static int flood_wait(void)
 {
 	ktime_t began = ktime_get();
@@ -184,7 +185,7 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 		if (rc)
 			break;
 	}
-	/* All places free again: nothing is under way. */
+	/* All places are free again: no message is on its way. */
 	while (!rc && conc--)
 		rc = flood_wait();
 	source_took_us = ktime_us_delta(ktime_get(), began);

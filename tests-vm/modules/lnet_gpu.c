@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * PUT and GET under real LNet to and from memory of gpu_fake, or with gpu=0 of
- * the system. lnet_selftest knows no such memory.
+ * the system. lnet_selftest does not support such memory.
  *
  * Loaded on both nodes. Each is a target for PUT and GET at a portal of its own.
- * Write to debugfs lnet_gpu/run; the write returns when it is done, with an errno
- * if it failed or the data is wrong:
+ * Write to debugfs lnet_gpu/run. The write returns when the command is done,
+ * with an errno if it failed or the data is wrong:
  *
- *   fill SEED SIZE        what GETs of others find here
- *   check SEED SIZE       whether it is here, after a PUT of somebody's
- *   put NID SEED SIZE     sends it, and waits for the ACK
- *   get NID SEED SIZE     fetches it, and looks at it
+ *   fill SEED SIZE        sets the data for the peer's GETs
+ *   check SEED SIZE       checks the data after a PUT of the peer
+ *   put NID SEED SIZE     sends the data, and waits for the ACK
+ *   get NID SEED SIZE     fetches the data, and checks it
  */
 #include <linux/bvec.h>
 #include <linux/completion.h>
@@ -39,7 +39,7 @@ struct memory {
 	struct bio_vec kiov[GPU_PAGES];
 };
 
-static struct memory here, target;	/* of operations of ours, and of others */
+static struct memory here, target;	/* memory of local operations, and of the peer's */
 static struct lnet_handle_md target_md;
 static DECLARE_COMPLETION(target_gone);
 static struct completion op_done, op_gone;
@@ -52,7 +52,7 @@ static u8 pattern(u32 seed, u32 at)
 	return (seed + at) * 0x9e3779b1U >> 24;
 }
 
-/* Fills, or looks whether it is so */
+/* Fills the memory, or checks its content. */
 static int each_byte(struct memory *m, u32 seed, u32 size, bool look)
 {
 	u32 at;
@@ -102,7 +102,7 @@ static int memory_alloc(struct memory *m)
 	return 0;
 }
 
-/* The first @size bytes, of which @md is then told */
+/* Describes the first @size bytes in @md. */
 static void memory_md(struct memory *m, u32 size, struct lnet_md *md)
 {
 	u32 at;
@@ -128,7 +128,7 @@ static void target_event(struct lnet_event *ev)
 
 static void op_event(struct lnet_event *ev)
 {
-	/* What failed to be sent has no ACK and no REPLY. */
+	/* A message that failed to be sent has no ACK and no REPLY. */
 	if (ev->type == LNET_EVENT_ACK || ev->type == LNET_EVENT_REPLY ||
 	    (ev->type == LNET_EVENT_SEND && ev->status)) {
 		op_status = ev->status;
