@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Two nodes whose interface is a bond of two slaves, with an RDMA device each.
 
-A stock kernel has a bonding driver. The test kernel has none; its module is built from the kernel's own sources, once for
-each kernel. What rxe needs in order to receive below a bond is in ib_bond.c."""
+A stock kernel has a bonding driver. The test kernel has none: its module is built from the kernel's own sources, once
+for each kernel. ib_bond.c has the part that rxe needs to receive below a bond.
+"""
 
 import os
 import subprocess
@@ -12,7 +13,7 @@ import vm
 from conftest import BUILT
 from nodes import Node
 
-# An RDMA device on each slave, with one hardware address for both, or as IPoIB has it, one for each.
+# An RDMA device on each slave, with one hardware address for both, or as with IPoIB, one for each.
 TWO = vm.Bond("none", ("eth0", "eth1"))
 TWO_ADDRESSES = vm.Bond("active", ("eth0", "eth1"))
 # One device on the bond, of which only the hardware address changes.
@@ -20,7 +21,7 @@ ONE = vm.Bond("active", ("bond0",))
 
 
 def _stock():
-    """The bonding driver of the kernel's own modules, and what it depends on, or nothing."""
+    """Returns the bonding driver of the kernel's own modules with its dependencies, or nothing."""
     try:
         return vm.initramfs.module_order(vm.build_env()["KERNEL_MODULES"], ["bonding"])
     except FileNotFoundError:
@@ -28,7 +29,7 @@ def _stock():
 
 
 def bonding():
-    """Path of the kernel's bonding.ko."""
+    """Returns the path of the kernel's bonding.ko."""
     env = vm.build_env()
     out = os.path.join(env["CACHE"], "bonding-" + os.path.basename(env["KDIR"]))
     module = os.path.join(out, "bonding.ko")
@@ -37,7 +38,7 @@ def bonding():
     os.makedirs(out, exist_ok=True)
     stock = _stock()
     if stock:
-        # As others may do the same.
+        # Another process may build the same file.
         part = f"{module}.{os.getpid()}"
         with open(part, "wb") as f:
             f.write(vm.initramfs.module_data(stock[-1]))
@@ -53,32 +54,32 @@ def bonding():
 
 
 def files():
-    """The modules that a guest needs for a bond."""
+    """Returns the modules that a guest needs for a bond."""
     return [bonding(), os.path.join(BUILT, "tests-vm", "modules", "ib_bond.ko")]
 
 
 def modules():
-    """Names of those of the kernel's own that have to be there first."""
+    """Returns the names of the kernel's own modules that have to be loaded first."""
     stock = _stock()
     return vm.initramfs.module_depends(stock[-1]) if stock else []
 
 
 class Bonded(Node):
-    """A node on bond0."""
+    """Node on bond0."""
 
     def ni_add(self, net="o2ib", interface="bond0", **tunables):
         return super().ni_add(net, interface, **tunables)
 
     def device_of(self, rail):
-        """The RDMA device that serves the address while eth<rail> is active."""
+        """Returns the RDMA device that serves the address while eth<rail> is active."""
         return vm.link_name(self.guest, rail if len(self.guest.bond.devices) > 1 else 0)
 
     def active(self):
-        """The active slave: 0 for eth0, 1 for eth1."""
+        """Returns the active slave: 0 for eth0, 1 for eth1."""
         return int(self.guest.check("cat /sys/class/net/bond0/bonding/active_slave").strip()[3:])
 
     def fail_over(self):
-        """The other slave becomes the active one. Returns its number."""
+        """Makes the other slave the active one. Returns its number."""
         rail = 1 - self.active()
         vm.fail_over(self.guest, rail)
         return rail

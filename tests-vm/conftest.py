@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests for the tests. A test asks for
+"""Guests for the tests, as fixtures:
 
 guest           one guest, rxe0 (10.0.1.1) and rxe1 (10.0.1.2) in it
 guests          two guests on a wire, rxe0 (or as --device says) in each, 10.0.0.1 and 10.0.0.2
 boot(...)       a function: any other guest, options as for vm.Guest
 boot_pair(...)  a function: any other pair
 nodes           two guests as nodes.Node, 10.0.0.1 and 10.0.0.2, shared by the
-                tests: whatever a test loads is taken out again after it, and
-                must leave nothing behind. A test that fails or kills a guest
-                leaves the pair to nobody; the next one gets a new one
+                tests: all modules are unloaded after each test, and nothing
+                may be left behind. A test that fails or kills a guest discards
+                the pair, and the next test gets a new one
 evil            a hostile peer at 10.0.0.3, in the second guest of `nodes`
 
-all with the project's modules in /files (not loaded; see MODULES). When the test
-is over, a kernel log with a splat in it fails the test, unless the test says
-which lines it provokes: @pytest.mark.splats("pattern", ...). Consoles are kept
+All have the project's modules in /files (not loaded, see MODULES). After a
+test a splat in the kernel log fails the test, unless the test names the lines
+that it provokes: @pytest.mark.splats("pattern", ...). Consoles are kept
 in tests-vm/logs/<test>/, of `nodes` in tests-vm/logs/pair<worker><n>/ (or RO2IBLND_LOGS).
 Tests marked `long` run with --long only, or with --few, which is for slow kernels
 and for a first look.
@@ -38,12 +38,12 @@ from devices import DEVICES, POLLED  # noqa: E402
 from evil.peer import Evil  # noqa: E402
 from nodes import Node  # noqa: E402
 
-# Where `make` leaves what it built; another build directory by RO2IBLND_MODULES.
+# Directory of the files that `make` built. RO2IBLND_MODULES sets another one.
 BUILT = os.environ.get("RO2IBLND_MODULES", ROOT)
 MODULES = ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko")
 
 
-# Of pytest-xdist: each has a pair of its own.
+# Worker of pytest-xdist: each has a pair of its own.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 
@@ -65,7 +65,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes long; only with --long")
 
 
-# Of files that are run beside each other those that take longest begin first.
+# Files whose tests take longest: they start first when files run in parallel.
 FIRST = (
     "test_stock", "test_builds", "test_traffic", "test_life", "test_faults_cm", "test_devices", "test_hostile_waits", "test_links",
     "test_hostile_messages", "test_hostile_connect", "test_scale", "test_operator", "test_tunables",
@@ -93,7 +93,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(scope="session")
 def modules():
-    """Paths of the project's modules, in the order of loading."""
+    """Returns the paths of the project's modules, in the order of loading."""
     paths = [os.path.join(BUILT, m) for m in MODULES]
     absent = [p for p in paths if not os.path.exists(p)]
     if absent:
@@ -103,14 +103,15 @@ def modules():
 
 @pytest.fixture(scope="session")
 def profiler():
-    """The modules that make a device look like another, let it tell of troubles, and pass for a GPU, if they are built."""
+    """Returns the modules that make a device look like another, send its events, and stand in for a GPU, if they are
+    built."""
     paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_dma", "ib_event", "gpu_fake")]
     return [path for path in paths if os.path.exists(path)]
 
 
 @pytest.fixture(scope="session")
 def top():
-    """ro2ibtop, built; beside it, in examples/, what its tests have."""
+    """Builds ro2ibtop and returns its path. Its tests' programs are beside it in examples/."""
     env = vm.build_env()
     target = os.path.join(env["CARGO_CACHE"], "ro2ibtop")
     done = subprocess.run(
@@ -123,7 +124,7 @@ def top():
 
 @pytest.fixture
 def workdir(request):
-    """Where the guests of this test keep their files."""
+    """Provides the directory in which the guests of this test keep their files."""
     name = re.sub(r"[^\w.-]+", "_", request.node.name)
     path = os.path.join(LOGS, f"{request.node.path.stem}-{name}")
     shutil.rmtree(path, ignore_errors=True)
@@ -133,7 +134,7 @@ def workdir(request):
 
 
 def tidy(path):
-    """The consoles are the record; the rest is bulk."""
+    """Removes all files of guests except the consoles, which are the record."""
     for entry in os.scandir(path):
         if entry.name.endswith(".share"):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -143,14 +144,14 @@ def tidy(path):
 
 @pytest.fixture
 def watched(request):
-    """A list; the kernel logs of the guests in it are judged after the test."""
+    """Provides a list of guests whose kernel logs are checked after the test."""
     guests = []
     yield guests
     marker = request.node.get_closest_marker("splats")
     ignore = marker.args if marker else ()
     bad = []
     for guest in guests:
-        # The console is complete even for a guest that is dead.
+        # The console is complete even for a dead guest.
         bad += [f"{guest.name}: {line}" for line in vm.splats(guest.console(), ignore)]
     if bad:
         pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
@@ -158,25 +159,26 @@ def watched(request):
 
 @pytest.fixture
 def _stack(watched):
-    # After `watched`, so that guests are closed before it looks at their consoles.
+    # Depends on `watched`, so that guests are closed before it reads their consoles.
     with contextlib.ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture(scope="session")
 def machine(pytestconfig):
-    """What each guest has, by the options of this run."""
+    """Returns the options of each guest, by the options of this run."""
     return {**DEVICES[pytestconfig.getoption("--device")], "vcpus": pytestconfig.getoption("--vcpus")}
 
 
 @pytest.fixture
 def polled(request, machine):
-    """Whether completions are polled in a softirq in this test. A test has the same each time: what failed fails again."""
+    """Returns whether completions are polled in a softirq in this test. The value is the same in each run, so that a
+    failure is reproducible."""
     which = request.config.getoption("--polled")
     if request.config.getoption("--device") != "rxe" or which == "none" or request.node.path.stem not in POLLED:
         return machine.get("hardware", False)
     if os.environ.get("KERNEL_FLAVOR") == "stock":
-        # It cannot be told to.
+        # A stock kernel has no fault injection for that.
         return False
     return zlib.crc32(request.node.name.encode()) % 2 == (which == "others")
 
@@ -217,7 +219,7 @@ def guests(boot_pair):
 
 
 class Pool:
-    """A pair of guests for one test after the other."""
+    """Pair of guests that one test after the other uses."""
 
     def __init__(self, files, machine):
         self.files, self.machine, self.count = files, machine, 0

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The devices that the tests can be run on: pytest --device NAME.
+"""Devices that the tests can run on: pytest --device NAME.
 
-A guest has software devices only. ib_profile makes an rxe look like an adapter in what the driver asks a device
-about, and refuses what that adapter would refuse. ib_dma gives it the DMA of an adapter. The driver serves it as
-hardware, with completions in a softirq. The numbers are those of the adapters' drivers in Linux 7.3.
+A guest has software devices only. ib_profile makes an rxe look like an adapter in the attributes that the driver
+queries, and refuses the requests that the adapter would refuse. ib_dma gives it the DMA of an adapter. The driver
+serves it as hardware, with completions in a softirq. The numbers are those of the adapters' drivers in Linux 7.3.
 """
 
 # Options for vm.Guest.
 DEVICES = {
     "rxe": {},
     "siw": {"provider": "siw"},
-    # 512 bytes of a work request are looked at, less two segments of 16: max_sq_sg in mlx5_ib_query_device().
+    # 512 bytes of a work request, less two segments of 16: max_sq_sg in mlx5_ib_query_device().
     "mlx5": {"hardware": True, "dma": "", "profile": "send_sge=30"},
     # IRDMA_MAX_WQ_FRAGMENT_COUNT, IRDMA_MAX_QP_WRS(8), and max_hw_inline of the second generation.
     "irdma": {"hardware": True, "dma": "", "profile": "send_sge=13 qp_wr=4080 inline_max=101"},
     # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers.
     "bnxt_re": {"hardware": True, "dma": "", "profile": "send_sge=6 reg_pages=512 map_sleeps=1"},
-    # 2^16 keys for all: so few here that they are enough for one connection of depth 8, and not for two. rvt_create_qp() says
-    # of each queue pair that nothing goes inline.
+    # The device has 2^16 keys in all. Here they are enough for one connection of depth 8, and not for two.
+    # rvt_create_qp() reports for each queue pair that no data goes inline.
     "hfi1": {"hardware": True, "profile": "regions=32 no_inline=1"},
-    # As irdma where the kernel's pages are larger than 4 KiB: its regions have none of that size, and smaller ones. 1 MiB is
-    # as many of them as soft-RoCE's regions have.
+    # Like irdma where the kernel's pages are larger than 4 KiB: its regions do not support that size, only smaller
+    # ones. 1 MiB takes as many of these as soft-RoCE's regions have.
     "halves": {"hardware": True, "dma": "", "profile": "page_sizes=0x800"},
-    # Less of everything than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. A queue
-    # pair with inline data is refused. All memory bounces, as in a confidential guest.
+    # Lower limits than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. A queue pair
+    # with inline data is refused. All memory bounces, as in a confidential guest.
     "least": {
         "hardware": True, "dma": "", "append": "swiotlb=force",
         "profile": "send_sge=3 reg_pages=256 qp_wr=40 regions=32 no_inline=2",
@@ -32,15 +32,15 @@ DEVICES = {
 
 # Devices that the driver refuses to use. They are no --device.
 UNUSABLE = {
-    # It refuses LOCAL_INV when it is posted: RDMA_DRIVER_HNS, HNS_ROCE_FRMR_MAX_PA.
+    # The device refuses LOCAL_INV when it is posted: RDMA_DRIVER_HNS, HNS_ROCE_FRMR_MAX_PA.
     "hns": "driver=12 no_inv=1 reg_pages=512 map_sleeps=1",
-    # T4_MAX_FR_DSGL_DEPTH; pvrdma has as many.
+    # T4_MAX_FR_DSGL_DEPTH. pvrdma has the same limit.
     "cxgb4": "reg_pages=128",
 }
 
-# Half of the tests in these have the driver poll completions in a softirq, as with an adapter, and no more: rxe that is served
-# as hardware in all else breaks connections on a busy host (testing.md). Not where a call or a device is made to fail for
-# long, which is by the same means.
+# In half of the tests in these files the driver polls completions in a softirq, as with an adapter. Nothing else
+# differs: rxe that is served fully as hardware breaks connections on a busy host (testing.md). Files in which a call or
+# a device fails for long are excluded, because they use the same fault injection.
 POLLED = (
     "test_flow_cost", "test_flow_credits", "test_flow_depth", "test_flow_slow", "test_hostile_connect", "test_hostile_messages",
     "test_hostile_waits", "test_life", "test_lnet", "test_settings", "test_traffic",

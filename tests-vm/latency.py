@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long one message takes, one at a time: a GET under LNet with either driver, and raw verbs beside it.
+"""Latency of single messages: a GET under LNet with either driver, and raw verbs.
 
-A GET is a message there and one back, or the data. ibv_rc_pingpong between the same guests does the same without LNet and
-without a driver of it, and sleeps until it is told of a completion, as they do: who polls would take the CPU from soft-RoCE,
-which moves the data by itself. It tells the mean.
+A GET is a message in one direction, and one or the data in the other. ibv_rc_pingpong between the same guests does the
+same without LNet and without an LND. It sleeps until the event of a completion, as the drivers do: a program that polls
+would take the CPU from soft-RoCE, which moves the data itself. It reports the mean.
 """
 
 import re
@@ -12,7 +12,7 @@ import statistics
 from lustre import KO, OURS, Node
 from nodes import until
 
-# Bytes of a GET, and how many.
+# Bytes of a GET, and the number of GETs.
 CASES = [(64, 4000), (4096, 2000), (1 << 20, 200)]
 PARTS = ("p50", "p99", "p999")
 PINGPONG = "ibv_rc_pingpong"
@@ -21,7 +21,7 @@ MODULES = ("ib_uverbs",)
 
 
 def lnet(guests, lnd, options=""):
-    """All cases over that driver: [{p50, p99, p999 in us}]. Nothing stays loaded."""
+    """Measures all cases with a driver. Returns [{p50, p99, p999 in us}]. Nothing stays loaded."""
     a, b = nodes = [Node(guest, lnd) for guest in guests]
     for node in nodes:
         node.up(options=options, selftest=False)
@@ -41,18 +41,19 @@ def lnet(guests, lnd, options=""):
 
 
 def raw(guests):
-    """Raw verbs, between the same guests: [us of a short message there, and that many bytes back]."""
+    """Measures raw verbs between the same guests. Returns [us of a short message there, and of the case's bytes
+    back]."""
     there = exchange(guests, *CASES[0])
     return [(there + exchange(guests, size, count)) / 2 for size, count in CASES]
 
 
 def exchange(guests, size, count):
-    """Microseconds that so many bytes take there and back, the mean of so many times."""
+    """Returns the mean microseconds of a message of `size` bytes there and back, of `count` exchanges."""
     a, b = guests
     gid = a.check("cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l ffff:0a00 * | head -n 1").strip()
     command = f"{PINGPONG} -e -d rxe0 -g {gid} -m 4096 -s {size} -n {count}"
     job = b.spawn(command)
-    # It listens when it is through with its own preparations.
+    # The server listens after its own preparations.
     out = until(lambda: ran(a, f"{command} 10.0.0.{b.number}"), PINGPONG, pause=1)
     job.wait(60)
     found = re.search(r"= ([\d.]+) usec/iter", out)
@@ -67,7 +68,7 @@ def ran(guest, command):
 
 
 def table(seen, verbs):
-    """In Markdown: medians of all rounds; ratios are medians of those within the rounds."""
+    """Returns a table in Markdown: medians of all rounds. Ratios are medians of the ratios within the rounds."""
     lines = ["| us | | ro2iblnd | ko2iblnd | ratio | span | raw verbs, mean | ro2iblnd to raw |", "|---|---|---|---|---|---|---|---|"]
     for i, (size, _count) in enumerate(CASES):
         bare = statistics.median(round_[i] for round_ in verbs)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Links that go away and come back: in which ways, for how long, how often; and a table of what was measured.
+"""Links that go away and come back: the ways, their lengths and numbers, and a table of the measurements.
 
-With --long every way of every length is gone through 100 times, else some of them once or twice; --rounds says how
-often. The wire of a rail is eth<rail>, a node's address on it 10.0.<rail>.<number of the guest>."""
+With --long every way of every length runs 100 times, otherwise some of them once or twice. --rounds sets the number.
+The wire of a rail is eth<rail>, a node's address on it 10.0.<rail>.<number of the guest>.
+"""
 
 import os
 import statistics
@@ -11,13 +12,14 @@ import pytest
 from conftest import LOGS
 from faults import SLOW, slow
 
-# Seconds. The connection manager repeats a message after 4.3 s: what it repeats while the link is away is what kills.
+# Seconds. The connection manager repeats a message after 4.3 s: a repetition while the link is away breaks its queue
+# pair.
 SHORT, LONG = 1, 6
-# Seconds until traffic is there again: the median, and the worst, of many rounds on a quiet machine.
+# Seconds until traffic is back: the median, and the worst, of many rounds on a quiet machine.
 MEDIAN, WORST = 2 * SLOW, 5 * SLOW
-# Of a few, on any machine.
+# Worst of a few rounds, on any machine.
 BACK = 15 * SLOW
-# From here on a median says something.
+# Number of rounds from which on a median is meaningful.
 MANY = 10
 
 
@@ -58,8 +60,8 @@ class Address:
 
 
 class Route:
-    """The route to the other node. Nobody is told of it, and the NI stays up: who names the interface, as RoCE does,
-    is taken at his word that the other node is there."""
+    """The route to the other node. The kernel sends no event for it, and the NI stays up: the kernel takes the other
+    node for reachable if the caller names the interface, as RoCE does."""
 
     @staticmethod
     def away(node, rail=0):
@@ -78,7 +80,7 @@ def address(node, rail=0):
 
 
 def gsi(node, rail=0):
-    """State of the queue pair that the connection manager sends with; iWARP has none."""
+    """Returns the state of the queue pair that the connection manager sends with. iWARP has none."""
     if node.guest.provider == "siw":
         return "RTS"
     out = node.guest.check(f"rdma resource show qp link rxe{rail} type GSI")
@@ -91,7 +93,7 @@ def assert_can_connect(node, rail, when):
 
 
 def rounds(pytestconfig, few, many):
-    """How often. `many` with --long; whatever --rounds says."""
+    """Returns the number of rounds: `many` with --long, or the value of --rounds."""
     asked = pytestconfig.getoption("--rounds")
     if asked:
         return asked
@@ -99,7 +101,7 @@ def rounds(pytestconfig, few, many):
 
 
 def cells(few, rails=(1, 2)):
-    """For pytest: rails, kind, seconds. All of them with --long, else those in `few`."""
+    """Returns parameters for pytest: rails, kind, seconds. All of them with --long, otherwise those in `few`."""
     return [
         pytest.param(
             *cell,
@@ -120,17 +122,17 @@ HEAD = (
 
 
 class Cell:
-    """What became of the rounds of one cell. Inside `with`; then a line of the table, which says of a round that failed
-    that it did."""
+    """Results of the rounds of one cell. Inside `with`. Writes a line of the table afterwards, which marks a failed
+    round."""
 
     path = os.path.join(LOGS, "flaps.md")
 
     def __init__(self, who, device, rails, kind, seconds, count):
         self.what = (who, device, str(rails), kind.__name__.lower(), str(seconds))
         self.count, self.load = count, os.getloadavg()[0]
-        # Seconds from the link's return until there was traffic over it; the longest time without any, in each round.
+        # Seconds from the link's return until traffic over it, and the longest time without traffic, in each round.
         self.again, self.stalls = [], []
-        # Rounds after which LNet had reason not to use it.
+        # Rounds after which LNet had a reason to avoid the rail.
         self.avoided = 0
 
     def __enter__(self):
@@ -165,7 +167,7 @@ class Cell:
             f.write(f"{line}\n")
 
     def judge(self):
-        """What Lustre feels: how long there was nothing. Of few rounds only that it had an end."""
+        """Checks the times without traffic, as Lustre notices them. A few rounds only have to end."""
         spent = self.stalls or self.again
         assert max(spent) <= BACK * slow() / SLOW, spent
         if len(spent) >= MANY:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks of objects with objdump for code that a kernel must not have. test_objdump_checks.py looks at the driver's
-with it, test_objdump_found.py at some that are wrong on purpose."""
+"""Checks of objects with objdump for code that a kernel must not have. test_objdump_checks.py applies them to the
+driver's objects, test_objdump_found.py to objects that are wrong on purpose."""
 
 import bisect
 import collections
@@ -10,18 +10,19 @@ import subprocess
 
 ADDRESS = r"^\s*[0-9a-f]+:\s+"
 VECTOR = {
-    # All that begins with f is x87's, or a prefix of a segment.
+    # Everything that begins with f is x87's, or a prefix of a segment.
     "amd64": re.compile(rf"%[xyz]?mm\d|%st\b|{ADDRESS}f(?!s\b)"),
-    # Not the targets of branches, which may look like registers.
+    # Without the targets of branches, which may look like registers.
     "arm64": re.compile(rf"{ADDRESS}(?!b\.|bl?\b|cb|tb|adr)\S+\s.*(?<![\w#])[bhsdqvz]([12]?\d|3[01])\b(?![^<]*>)"),
 }
-# A pointer in a table, and what code that is called through one begins with.
+# A pointer in a table, and the first instructions of code that is called through a pointer.
 POINTER = {"amd64": "R_X86_64_64", "arm64": "R_AARCH64_ABS64"}
 LANDING = {"amd64": ("endbr64",), "arm64": ("bti", "paciasp")}
 RETURN = re.compile(rf"{ADDRESS}([a-z]+ )?l?ret[lqw]?\b")
 INDIRECT = re.compile(r"\bl?(jmp|call)[lqw]?\s+\*")
 STORE = re.compile(r"st[pr] .*\bx30\b.*\[sp")
-# As it is read back: with the frame pointer, or alone from the top of the stack. Otherwise x30 is a register like any other.
+# Load of a saved return address: with the frame pointer, or alone from the top of the stack. Otherwise x30 is a
+# register like any other.
 LOAD = re.compile(r"ldp x29, x30, \[sp|ldr x30, \[sp\], ")
 # Room that a function takes on the stack.
 FRAME = {
@@ -38,12 +39,12 @@ OWN_SECTION = re.compile(r"^\.(text|rodata|data|bss)\b.*\.(_R|L?anon\.|ro2ib_)")
 # Functions of core that end in a panic. `core::fmt` has some for templates that no compiler makes.
 PANIC = re.compile(r"4core.*(9panicking|_fail)")
 FORMATTER = re.compile(r"4core.*3fmt")
-# compiler-rt's outline atomics, and what a compiler calls if it has no instruction.
+# compiler-rt's outline atomics, and functions that a compiler calls if it has no instruction.
 OUTLINE = ("__aarch64_", "__atomic_", "__sync_")
 
 
 class Object:
-    """An object file, and objdump's words about it; `program` is one that knows its architecture."""
+    """Object file, and objdump's output for it. `program` is an objdump that knows its architecture."""
 
     def __init__(self, path, arch="amd64", program=("objdump",), cwd=None):
         self.path, self.arch, self.program, self.cwd = path, arch, program, cwd
@@ -54,12 +55,12 @@ class Object:
 
     @functools.cached_property
     def code(self):
-        """The disassembly, line by line."""
+        """Disassembly, line by line."""
         return self.objdump("-d")
 
     @functools.cached_property
     def functions(self):
-        """The instructions of each function by (section, address)."""
+        """Instructions of each function by (section, address)."""
         found, section, body = {}, None, []
         for line in self.code:
             if m := re.match(r"Disassembly of section (\S+):", line):
@@ -72,7 +73,7 @@ class Object:
 
     @functools.cached_property
     def sections(self):
-        """Sizes by name."""
+        """Sizes of sections by name."""
         text = "\n".join(self.objdump("-h"))
         return {
             name: int(size, 16) for name, size in re.findall(r"^\s*\d+\s+(\S+)\s+([0-9a-f]{8})\s", text, re.MULTILINE)
@@ -80,12 +81,12 @@ class Object:
 
     @functools.cached_property
     def undefined(self):
-        """Names that others have to have."""
+        """Names that other objects have to define."""
         return [line.split()[-1] for line in self.objdump("-t") if "*UND*" in line]
 
     @functools.cached_property
     def _named(self):
-        """The lines of the disassembly with relocations, with the section and the function that each is in."""
+        """Lines of the disassembly with relocations, each with its section and function."""
         found, section, name = [], None, None
         for line in self.objdump("-dr"):
             if m := re.match(r"Disassembly of section (\S+):", line):
@@ -99,7 +100,7 @@ class Object:
         return found
 
     def frames(self):
-        """Bytes of stack by name of function, without those that are pushed."""
+        """Returns the bytes of stack by name of function, without pushed registers."""
         found = collections.Counter()
         for _, name, _, line in self._named:
             if line and (m := FRAME[self.arch].search(line)):
@@ -141,7 +142,7 @@ class Object:
         return found
 
     def reachable(self, roots):
-        """Functions that direct calls lead to from those whose names match, each with its caller."""
+        """Returns the functions that direct calls reach from those whose names match, each with its caller."""
         prev = {name: None for name in self.calls if re.search(roots, name)}
         todo = list(prev)
         for name in todo:
@@ -152,7 +153,8 @@ class Object:
         return prev
 
     def panics(self, roots):
-        """Paths from functions whose names match to a call of a panic, one for each function that has such a call."""
+        """Returns paths from functions whose names match to a call of a panic, one for each function that has such a
+        call."""
         prev, found = self.reachable(roots), []
         for name in prev:
             if PANIC.search(name) or FORMATTER.search(name):
@@ -174,7 +176,7 @@ class Object:
         return [line for line in self.code if INDIRECT.search(line)]
 
     def targets(self):
-        """Functions whose address is in data, such as a table of callbacks: (section, address) of each."""
+        """Returns (section, address) of functions whose address is in data, such as a table of callbacks."""
         found, where = [], ""
         relocation = re.compile(rf"\S+\s+{POINTER[self.arch]}\s+(\.text\S*?)(\+0x[0-9a-f]+)?$")
         for line in self.objdump("-r"):
@@ -185,23 +187,24 @@ class Object:
         return found
 
     def without_landing_pad(self):
-        """Of `targets` those that are not the beginning of a function, or do not begin with a landing pad."""
+        """Returns those of `targets` that are not the start of a function, or do not start with a landing pad."""
         first = {name: body[0].split()[0] for name, body in self.functions.items() if body}
         return [t for t in self.targets() if first.get(t) not in LANDING[self.arch]]
 
     def saving(self):
-        """Functions that keep the return address in memory."""
+        """Returns the functions that keep the return address in memory."""
         return [name for name, body in self.functions.items() if any(STORE.match(ins) for ins in body)]
 
     def unsigned_returns(self):
-        """Of `saving` those that do so before it is signed, or use what they read back before it is checked."""
+        """Returns those of `saving` that store the address before it is signed, or use the loaded address before it is
+        checked."""
         bad = []
         for name in self.saving():
             body = self.functions[name]
             first = next(i for i, ins in enumerate(body) if STORE.match(ins))
             if "paciasp" not in body[:first]:
                 bad.append((name, first))
-            # From where it is read back to where it is used.
+            # From the load of the address to its use.
             for i, ins in enumerate(body):
                 if LOAD.match(ins):
                     rest = body[i:]
@@ -214,12 +217,12 @@ class Object:
         return [name for name in self.undefined if name.startswith(OUTLINE)]
 
     def full_barriers(self):
-        """Atomic operations of arm64 with a fence on either side: how many."""
+        """Returns the number of arm64's atomic operations with a fence on either side."""
         loop = r"ldxrb? .*\n(?:(?!dmb).*\n){1,5}cbnz .*\n"
         fenced = re.compile(rf"^dmb ish\n(?:(?!dmb).*\n){{0,3}}{loop}(?:(?!dmb).*\n)?dmb ish$", re.MULTILINE)
         return sum(len(fenced.findall("\n".join(body))) for body in self.functions.values())
 
     def seq_cst(self):
-        """Those that let accesses from before pass those that follow."""
+        """Returns the atomic operations that let earlier accesses pass later ones."""
         loop = re.compile(r"^ldaxrb? .*\n(?:.*\n){0,5}stlxrb? .*$", re.MULTILINE)
         return [m[0] for body in self.functions.values() for m in loop.finditer("\n".join(body))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""ro2ibtop on a terminal in a guest, and what a person sees there."""
+"""ro2ibtop on a terminal in a guest, and the content of its screen."""
 
 import os
 import re
@@ -11,7 +11,7 @@ ROWS, COLUMNS = 40, 180
 
 
 class Frame:
-    """One picture of the screen."""
+    """Frame of the screen."""
 
     def __init__(self, text):
         self.lines = text.split("\n")
@@ -19,14 +19,14 @@ class Frame:
 
     @property
     def clock(self):
-        """When its numbers were read, by the first line."""
+        """Time at which its numbers were read, by the first line."""
         found = re.match(r" ro2ibtop  this node  (\d\d:\d\d:\d\d) UTC  ", self.lines[0])
         assert found, self.text
         return found[1]
 
     def table(self, first):
-        """The rows below the heading whose first word is `first`, until an empty line: dicts by the heading's words. The
-        last column is as long as it likes."""
+        """Returns the rows below the heading whose first word is `first`, until an empty line: dicts by the heading's
+        words. The last column may have any length."""
         found = []
         names = starts = None
         for line in self.lines:
@@ -51,8 +51,8 @@ class Frame:
 
 
 class Screen:
-    """ro2ibtop on a pseudo terminal in a guest, while it is entered. `top` is where it was built; the guest has it among its
-    programs, and script."""
+    """ro2ibtop on a pseudo terminal in a guest, inside `with`. `top` is the place where it was built. The guest has it
+    and `script` among its programs."""
 
     count = 0
 
@@ -81,7 +81,7 @@ class Screen:
     def _seen(self):
         path = os.path.join(self.node.guest.share, self.name)
         written = b""
-        # There is none before it begins.
+        # The file does not exist before ro2ibtop starts.
         if os.path.exists(path):
             with open(path, "rb") as f:
                 written = f.read()
@@ -91,15 +91,15 @@ class Screen:
         return done.stdout.decode().split("\f")
 
     def frames(self):
-        """All frames so far that are complete."""
+        """Returns all complete frames so far."""
         return [Frame(text) for text in self._seen()[:-1]]
 
     def last(self):
-        """What there is to see now, if there is anything yet."""
+        """Returns the last complete frame, or None."""
         return (self.frames() or [None])[-1]
 
     def end(self):
-        """Waits until it is over: what is left on the screen."""
+        """Waits until ro2ibtop ends. Returns the rest of the screen."""
         status, out = self.job.wait(PATIENCE)
         assert status == 0, out
         return self._seen()[-1]

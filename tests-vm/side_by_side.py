@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a command prints on one node beside what it prints on another: rows for a table in Markdown."""
+"""Output of a command on two nodes side by side: rows for a table in Markdown."""
 
 import difflib
 import itertools
 import re
 
-# More lines in a row that both have, or that are alike, are only counted.
+# Longer runs of lines that both have, or that are alike, are only counted.
 ALIKE = 3
 
 
 def shape(line):
-    """A line without what differs between any two nodes, or two moments."""
+    """Returns a line without the parts that differ between any two nodes or moments."""
     line = re.sub(r"\d+\.\d+\.\d+\.\d+@\w+", "NID", line)
     line = re.sub(r"0x[0-9a-f]+|\b[0-9a-f]{16}\b", "N", line)
     return re.sub(r"-?\d+", "N", re.sub(r"\s+", " ", line)).strip()
 
 
 def folded(lines):
-    """Of a run of lines of the same shape the first, and how many more there are."""
+    """Returns of each run of lines with the same shape the first line, and the number of the others."""
     out = []
     for _shape, run in itertools.groupby(lines, shape):
         run = list(run)
@@ -26,7 +26,7 @@ def folded(lines):
 
 
 def rows(ours, theirs):
-    """Pairs of lines: those of the same shape beside each other, "" where the other one has none; None and a number for
+    """Returns pairs of lines: lines of the same shape side by side, "" if one node has none, and None and a number for
     a run of lines that both have."""
     mine, others = folded(ours.splitlines()), folded(theirs.splitlines())
     matcher = difflib.SequenceMatcher(None, [shape(line) for line in mine], [shape(line) for line in others], autojunk=False)
@@ -42,14 +42,14 @@ def rows(ours, theirs):
 
 
 def cell(line):
-    """A line as code in a table; dots show its indentation."""
+    """Returns a line as code in a table. Dots show its indentation."""
     line = line.rstrip().replace("\t", "    ").replace("|", "\\|")
     bare = line.lstrip()
     return f"`{'.' * (len(line) - len(bare))}{bare}`" if bare else ""
 
 
 def table(commands):
-    """`commands`: (command, (status, output) of ours, (status, output) of ko2iblnd)."""
+    """Returns a table of `commands`: (command, (status, output) of ro2iblnd, (status, output) of ko2iblnd)."""
     out = ["| | ro2iblnd | ko2iblnd |", "|---|---|---|"]
     for command, (status, text), (ko_status, ko_text) in commands:
         out.append(f"| **`{command}`** | status {status} | status {ko_status} |")

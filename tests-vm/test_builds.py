@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The driver builds for the oldest kernels that it takes, as Debian ships them. `test_stock.py` loads it into them with
---long; what a later kernel has, or has not, is seen by the compiler."""
+"""The driver builds for the oldest supported kernels of Debian. With --long `test_stock.py` loads it into them. The
+compiler detects what a later kernel has or lacks."""
 
 import os
 import re
@@ -16,7 +16,7 @@ TOOLS = re.compile(r"warning: (pahole version|the compiler) differs")
 
 @pytest.mark.parametrize("series", ["5.10", "6.1"])
 def test_builds(series):
-    """Whole, as a user builds it, for exactly this kernel, and of nothing but what that exports."""
+    """The build is complete, as a user builds it, for exactly this kernel, and uses only exported symbols."""
     directory = stock("fetch", series)
     built = stock("build", series)
     with open(f"{built}.log", encoding="utf-8", errors="replace") as f:
@@ -28,5 +28,5 @@ def test_builds(series):
         )
         assert info.stdout.split()[0] == release
     assert "undefined!" not in log
-    # That other tools than the kernel's are here is no warning of the driver's.
+    # The warning that the tools are not the kernel's does not concern the driver.
     assert not [line for line in log.splitlines() if "warning:" in line and not TOOLS.search(line)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the driver says to LNet's debug log (`lctl dk`). lnet_lite keeps one, in the same form; test_lustre_operator.py
-has LNet's own."""
+"""Lines of the driver in LNet's debug log (`lctl dk`). lnet_lite keeps one in the same format. test_lustre_operator.py
+checks LNet's own."""
 
 import re
 
@@ -12,7 +12,7 @@ NOBODY = "10.0.0.77@o2ib"
 
 
 def taken(node):
-    """The lines since it was asked last: (mask, place in the source, text)."""
+    """Returns the lines since the last call: (mask, place in the source, text)."""
     out = node.guest.check(f"cat {CTL}/dk; echo >{CTL}/dk")
     found = re.findall(r"^00000800:(\w{8}):\d+\.0:\d+\.\d{6}:0:\d+:0:\((\S+)\) (.*)$", out, re.MULTILINE)
     assert len(found) == len(out.splitlines()), out
@@ -25,7 +25,7 @@ def quiet(*nodes):
 
 
 def test_only_what_went_wrong(nodes):
-    """As it comes, messages leave no line; a warning does, and so does one that is kept from the console."""
+    """By default messages leave no line. A warning leaves one, also if the console does not show it."""
     a, b = nodes
     up(a, b)
     a.traffic(b, op="mix", size=20000, count=40)
@@ -37,7 +37,7 @@ def test_only_what_went_wrong(nodes):
 
 
 def test_the_limit_is_the_consoles(nodes):
-    """Of 24 connections that end at once the console has not all; the debug log has."""
+    """The debug log has all of 24 connections that end at once. The rate limit of the console drops some."""
     a, b = nodes
     up(a, b, conns_per_peer=24)
     a.ping(b)
@@ -53,7 +53,8 @@ def test_the_limit_is_the_consoles(nodes):
 
 
 def test_each_message(nodes):
-    """With `net` as many lines as the counters say; none without the mask, and none without the subsystem."""
+    """With `net` the log has as many lines as the counters say. Without the mask or without the subsystem it has
+    none."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -88,7 +89,7 @@ def test_each_message(nodes):
 
 
 def test_states(nodes):
-    """From state to state, and why."""
+    """With `net` the log has each change of a connection's state, and its reason."""
     a, b = nodes
     up(a, b)
     a.set(debug=NETERROR | NET)

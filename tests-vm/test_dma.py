@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""DMA as with an adapter: addresses that are not those of the CPU, buffers that bounce, mappings that end in time.
+"""DMA as with an adapter: addresses that differ from the CPU's, buffers that bounce, mappings that end in time.
 
-ib_dma gives the devices a DMA device of their own (tests-vm/modules/ib_dma.c). The kernel's DMA layer does the rest. Several
-devices of `--device` have that, too.
+ib_dma gives the devices a DMA device of their own (tests-vm/modules/ib_dma.c). The kernel's DMA layer does the rest.
+Several devices of `--device` have that, too.
 """
 
 import pytest
@@ -14,7 +14,7 @@ PARAMETERS = "/sys/module/ib_dma/parameters"
 
 
 def slots(node):
-    """How much of the bounce buffer is in use, in slots of 2 KiB."""
+    """Returns how much of the bounce buffer is in use, in slots of 2 KiB."""
     return int(node.guest.check("cat /sys/kernel/debug/swiotlb/io_tlb_used"))
 
 
@@ -57,7 +57,7 @@ def test_a_small_bounce_buffer(boot_pair):
 
 @pytest.mark.long
 def test_memory_that_the_device_cannot_reach(boot_pair):
-    """Of one transfer some pages bounce and others do not."""
+    """A transfer works if some of its pages bounce and others do not."""
     a, b = (Node(g) for g in boot_pair(hardware=True, dma="mask=32 shift=0", memory=5120))
     up(a, b)
     traffic(a, b)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The device, the link, the address and the way to the peer change while there is traffic."""
+"""Changes of the device, the link, the address and the path to the peer under traffic."""
 
 import time
 
@@ -14,19 +14,19 @@ from test_faults_cm import report
 pytestmark = pytest.mark.long
 
 DELETE_LIMIT = 5 * SLOW
-# After this the other side has surely found out that its peer is gone, and the NI is back.
+# After this time the peer has certainly detected the loss, and the NI is back.
 BACK_LIMIT = 40 * SLOW
 
 
 def unplug(node):
-    """Seconds that the removal took."""
+    """Unplugs the device. Returns the seconds that took."""
     spent, _ = timed(node.unplug)
     assert [ni["device"] for ni in debug_nis(node)] == ["none"]
     return spent
 
 
 def remove_module(node):
-    """The provider's module goes, with every link."""
+    """Removes the provider's module with every link. Returns the seconds that took."""
     module = vm.PROVIDERS[node.guest.provider]
     spent, _ = timed(lambda: node.guest.check(f"rdma link delete {node.device} && rmmod {module}", PATIENCE))
     return spent
@@ -49,7 +49,7 @@ def under_load(nodes, count, leave, come_back, record_property, what, settle=1.0
     worst = {"leave": 0, "back": 0}
     ops = ("get", "put")
     for i in range(count):
-        # Either side, either direction of traffic.
+        # Either side, and either direction of traffic.
         victim, op = nodes[i % 2], ops[i // 2 % 2]
         with Load(a, b, op=op) as load:
             time.sleep(settle)
@@ -86,14 +86,14 @@ def test_ni_deleted_without_device(nodes):
     a.traffic(b, op="mix", size=65536, count=20)
     unplug(a)
     until(lambda: debug_nis(a)[0]["device"] == "none", "gone")
-    # Its link is none either, and that it is down is not said of what is gone.
+    # The NI has no link, and is not reported as down, because its device is gone.
     assert debug_nis(a)[0]["link"] == "none"
     spent, _ = timed(a.ni_del)
     assert spent < DELETE_LIMIT
     log = a.log()
     assert f"{a.nid}: the RDMA device is gone" in log and "link is down" not in log
     assert f"{a.nid}: the NI is stopped" in log
-    # No NI can be had now, and one when the device is there.
+    # No NI can be added now. One can when the device is back.
     assert a.ctl("ni add o2ib eth0", ok=False)["rc"] != 0
     assert 'no RDMA device has this address, see "rdma link"' in a.guest.dmesg()
     a.plug()
@@ -116,7 +116,7 @@ def test_module_unloaded_without_device(nodes):
 
 
 def during_traffic(nodes, change, record_property, what, back=BACK_LIMIT):
-    """Make a change while there is traffic: it goes on, or again."""
+    """Makes a change under traffic: traffic continues, or starts again."""
     a, b = nodes
     up(a, b)
     ledger = Ledger(a, b)
@@ -136,7 +136,8 @@ def during_traffic(nodes, change, record_property, what, back=BACK_LIMIT):
 
 @pytest.mark.parametrize("seconds", [0.5, 6])
 def test_wire_cut_and_mended(nodes, record_property, seconds):
-    """Nothing gets through in either direction: shorter and longer than the transport tries."""
+    """Traffic starts again after no packet got through in either direction, for less and for more time than the
+    transport retries."""
     a, b = nodes
 
     def change():
@@ -146,8 +147,8 @@ def test_wire_cut_and_mended(nodes, record_property, seconds):
     during_traffic(nodes, change, record_property, f"wire cut for {seconds} s")
 
 
-# rxe: a packet for which there is no route makes the queue pair fail, and that of the CM (GSI) does not come back
-# until the device is removed. So there is no traffic in these two when the link goes.
+# rxe: a packet without a route makes the queue pair fail, and the queue pair of the CM (GSI) does not come back until
+# the device is removed. So these two tests have no traffic when the link goes.
 
 
 def idle(nodes, change, record_property, what):
@@ -199,7 +200,7 @@ def test_mtu(nodes, record_property):
 
 
 def test_neighbour_moves(nodes, record_property):
-    """The peer's MAC address changes, for real: connections that know the old one must go."""
+    """When the peer's MAC address really changes, connections with the old address go."""
     a, b = nodes
     old, new = "52:54:00:00:00:02", "52:54:00:00:0f:02"
 
@@ -213,7 +214,7 @@ def test_neighbour_moves(nodes, record_property):
 
 
 def test_packet_loss(nodes):
-    """What the transport is for: 0.5 % lost, nothing may fail."""
+    """The transport repairs a loss of 0.5 %: no message fails."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -228,8 +229,8 @@ def test_packet_loss(nodes):
 
 
 def test_short_timeout_and_four_connections_survive_packet_loss(nodes):
-    """Options of sites with soft-RoCE: a timeout of 10 s, depth 42, four connections, one gather element. Loss for as
-    long as the timeout ends no connection twice, and leaves the four that there were."""
+    """With options of sites with soft-RoCE (a timeout of 10 s, depth 42, four connections, one gather element) loss for
+    as long as the timeout ends no connection twice, and the four connections are there afterwards."""
     a, b = nodes
     up(a, b, lnd="conns_per_peer=4 peer_credits=42 peer_credits_hiw=64 concurrent_sends=84 ntx=2048 credits=1024 "
                  "timeout=10 wrq_sge=1 dev_failover=1 map_on_demand=1")  # fmt: skip

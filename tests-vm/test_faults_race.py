@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Both sides connect at the same time."""
+"""Connects from both sides at the same time."""
 
 import pytest
 from faults import DEBUGFS, Ledger, close_all, objects
@@ -11,14 +11,14 @@ pytestmark = pytest.mark.long
 
 
 def ends(node):
-    """Connections that are up: (asked for by this side, by the other)."""
+    """Returns the established connections of a node: (requested by this side, by the other)."""
     text = node.guest.check(f"cat {DEBUGFS}/ro2iblnd/*@*")
     return tuple(sum(f"role={role} state=Established" in line for line in text.splitlines()) for role in ("active", "passive"))
 
 
 def agree(a, b):
-    """One connection, or one each: a request that is sent when that of the peer is through already meets no
-    race, and is accepted. Each side knows the same ones, and no other object is left."""
+    """Returns whether there is one connection, or one from each side: a request that is sent after the peer's was
+    accepted meets no race, and is accepted. Both sides know the same connections, and no other object is left."""
     mine, theirs = ends(a), ends(b)
     return mine == theirs[::-1] and sum(mine) in (1, 2) and max(mine) == 1 and objects(a) == objects(b) == sum(mine)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an operation costs: work requests, doorbells and completions."""
+"""Cost of an operation: work requests, doorbells and completions."""
 
 import pytest
 from flow import balanced, rise, timed
@@ -13,7 +13,7 @@ COLUMNS = ("wrs", "doorbells", "cqes", "recv_cqes")
 
 
 def measure(a, b, kind, conc, count):
-    """Per operation: {end: {counter: number}}, and the rate."""
+    """Returns, per operation, {end: {counter: number}}, and the rate."""
     op, size = KINDS[kind]
     before = balanced(a, b)
     r = timed(a, b, op=op, size=size, count=count, conc=conc, verify="off")
@@ -23,7 +23,7 @@ def measure(a, b, kind, conc, count):
 
 
 def table(a, b, peer_credits, counts):
-    """Every cell measured, and printed."""
+    """Measures and prints every cell."""
     up(a, b, peer_credits=peer_credits, credits=1024)
     a.ping(b)
     print(f"\npeer_credits {peer_credits}; per operation at the sender and the receiver: work requests, doorbells, send and receive completions")
@@ -39,24 +39,26 @@ def table(a, b, peer_credits, counts):
 def judge(cells, counts):
     for (kind, conc), cell in cells.items():
         told = (kind, conc, cell)
-        # lnet_lite's own questions before and after are in the figures, and NOOPs at the receiver.
+        # The figures include lnet_lite's own queries before and after, and NOOPs at the receiver.
         slack = 12 / counts[conc]
         sender, receiver = cell["sender"], cell["receiver"]
         if kind == "IMMEDIATE":
             assert 1 <= sender["wrs"] <= 1 + slack and receiver["wrs"] <= 0.5 + slack, told
         elif kind == "PUT":
-            # PUT_REQ, then WRITEs and PUT_DONE; REG (on rxe behind a LOCAL_INV) and PUT_ACK, then LOCAL_INV.
+            # Sender: PUT_REQ, then WRITEs and PUT_DONE. Receiver: REG (on rxe after a LOCAL_INV) and PUT_ACK, then
+            # LOCAL_INV.
             assert 3 <= sender["wrs"] <= 4 + slack and receiver["wrs"] <= 4.5 + slack, told
         else:
-            # REG (on rxe behind a LOCAL_INV) and GET_REQ, then LOCAL_INV; WRITEs and GET_DONE.
+            # Sender: REG (on rxe after a LOCAL_INV) and GET_REQ, then LOCAL_INV. Receiver: WRITEs and GET_DONE.
             assert 4 <= sender["wrs"] <= 4.5 + slack and 2 <= receiver["wrs"] <= 3.5 + slack, told
         for end in (sender, receiver):
-            # The last work request of each list tells of all before it; LOCAL_INVs tell of themselves too.
+            # The completion of the last work request of each list stands for all before it. LOCAL_INVs have their own,
+            # too.
             inv = 0 if kind == "IMMEDIATE" else 1
             assert end["doorbells"] - slack <= end["cqes"] <= end["doorbells"] + inv + slack, told
     for kind in KINDS:
         assert cells[kind, 64]["sender"]["doorbells"] <= cells[kind, 1]["sender"]["doorbells"] + 0.1, cells
-    # A quarter, but for the noise of a busy machine.
+    # A quarter, plus the noise of a busy machine.
     assert cells["IMMEDIATE", 64]["sender"]["doorbells"] <= 0.35, cells
 
 

@@ -11,8 +11,8 @@ from nodes import until, up
 # Takes minutes: part of `make test-long`.
 pytestmark = pytest.mark.long
 
-# How a depth is had: peer_credits at both ends, and how many queue pairs the
-# active end does not get (each failure halves what it tries next).
+# Settings for each depth: peer_credits at both ends, and how many queue pairs the active end fails to get (each failure
+# halves its next try).
 DEPTHS = {1: (8, 3), 2: (8, 2), 8: (8, 0), 255: (255, 0)}
 
 
@@ -25,7 +25,7 @@ def connect(a, b, depth):
 
 
 def flood(a, b, depth, count):
-    """Only `a` sends. A table row of what it took."""
+    """Sends from `a` only. Returns a table row of the cost."""
     connect(a, b, depth)
     before, nak = balanced(a, b), rnr(a, b)
     chunk = min(count, 2000 if depth < 8 else 10_000)
@@ -58,8 +58,8 @@ def test_one_sided_flood_long(nodes, depth):
 
 @pytest.mark.parametrize("depth", [1, 8, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 255))])
 def test_accounts_add_up_while_running(nodes, depth):
-    """Both directions, every kind of message: at any time each end's account is possible, and
-    when it is quiet each credit is in exactly one place, whichever end is asked."""
+    """Accounts add up with every kind of message in both directions: each end's account is possible at any time, and
+    without traffic each credit is in exactly one place, seen from either end."""
     a, b = nodes
     connect(a, b, depth)
     runs = [
@@ -83,8 +83,8 @@ def test_accounts_add_up_while_running(nodes, depth):
 
 @pytest.mark.parametrize("how", ["conn close", pytest.param("peer lost", marks=pytest.mark.long)])
 def test_all_completions_come_when_everything_flushes(nodes, how, request):
-    """Queues full in both directions, then the connection ends: every work request, also every
-    receive that waited, ends with a completion; no completion queue was too short."""
+    """Every work request, also every waiting receive, gets a completion when a connection ends with full queues in both
+    directions. No completion queue is too short."""
     a, b = nodes
     up(a, b, peer_credits=64, credits=1024)
     for _ in range(3 if request.config.getoption("--long") else 1):
@@ -95,14 +95,14 @@ def test_all_completions_come_when_everything_flushes(nodes, how, request):
             for n, m in ((a, b), (b, a))
             for op, size in (("put", 100), ("mix", 200_000))
         ]
-        # On one connection of each: there are two when both ends have connected meanwhile.
+        # One connection at each node is enough: there are two if both ends connected at the same time.
         until(lambda: all(any(c["q_main"] + c["q_unreserved"] > 0 for c in conns(n)) for n in (a, b)), "full queues")
         with contextlib.ExitStack() as cut:
             if how == "conn close":
                 a.ctl(f"conn close {b.nid}")
             else:
-                # The transport gives up, at both ends. (Not by a link that is down: a management
-                # datagram without a route is the end of all of rxe's.)
+                # The transport gives up, at both ends. The link stays up, because a management datagram without a route
+                # breaks rxe's queue pair for all of them.
                 for n in (a, b):
                     cut.enter_context(silence(n))
             until(lambda: all(past(n)["wrs"] > old["wrs"] for n, old in zip((a, b), began)), "connections to be over")
@@ -115,7 +115,7 @@ def test_all_completions_come_when_everything_flushes(nodes, how, request):
     a.ctl(f"conn close {b.nid}", ok=False)
     until(lambda: not any(conns(n) for n in (a, b)), "no connection", timeout=60)
     for n in (a, b):
-        # The last one may still be closing.
+        # The last connection may still be closing.
         until(lambda n=n: past(n)["wrs"] == past(n)["retired"] and past(n)["recv_wrs"] == past(n)["recv_cqes"], past(n), timeout=20)
         p = past(n)
         print(f"{n.guest.name}, {how}: {p}")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The depth of the queues: what both ends agree on, and what they do when the
-device has no room for it."""
+"""Depth of the queues: the depth that both ends agree on, and their behaviour when the device has no room for it."""
 
 import pytest
 from flow import balanced, conns, depths, failing
@@ -10,7 +9,7 @@ from nodes import until, up
 pytestmark = pytest.mark.long
 
 CREDITS = (8, 32, 128, 255)
-# Depth after so many failures of 255, 8: by bisection.
+# Depth after each number of failures, from 255 and from 8: by bisection.
 FOUND = {8: {0: 8, 1: 6, 2: 2, 3: 1}, 255: {1: 239, 2: 119, 4: 27, 6: 3, 7: 1}}
 
 
@@ -30,7 +29,7 @@ def agreed(a, b, depth):
 
 @pytest.mark.parametrize("mine", [8, *(pytest.param(n, marks=pytest.mark.long) for n in CREDITS[1:])])
 def test_peer_credits_crosswise(nodes, mine):
-    """Whoever asks: the smaller one, at both ends."""
+    """Both ends use the smaller depth, whichever node connects."""
     a, b = nodes
     a.load()
     a.ni_add(peer_credits=mine, credits=1024)
@@ -46,7 +45,8 @@ def test_peer_credits_crosswise(nodes, mine):
 
 @pytest.mark.parametrize("side", ["active", "passive"])
 def test_no_queue_pair_of_that_depth(nodes, side):
-    """Fewer, at both ends; and the next connection is not smaller for it."""
+    """Both ends use a smaller depth if no queue pair of the full depth is available, and the next connection has the
+    full depth."""
     a, b = nodes
     up(a, b, peer_credits=8)
     lacks = a if side == "active" else b
@@ -68,13 +68,13 @@ def test_eight_attempts_at_most(nodes):
             a.ping(b)
         agreed(a, b, depth)
         close(a, b)
-    # For ever: one attempt to connect tries eight times and gives up.
+    # All calls fail: an attempt tries eight times and gives up.
     with failing(a, "ro2ib_create_qp", 1000) as left:
         assert a.ping(b, ok=False)["rc"] != 0
         tried = 1000 - left()
     print(f"tried {tried} queue pairs")
     assert 0 < tried <= 8, tried
-    # The passive end has none: the answer is a reject, and nothing stays behind.
+    # The passive end has no queue pair: it rejects, and nothing is left behind.
     with failing(b, "ro2ib_create_qp", 1000) as left:
         assert a.ping(b, ok=False)["rc"] != 0
         tried = 1000 - left()
@@ -85,7 +85,7 @@ def test_eight_attempts_at_most(nodes):
 
 
 def test_small_depth_of_one_peer_is_its_own(nodes, evil):
-    """A hostile peer asks for depth 1: others still get all."""
+    """If a hostile peer requests depth 1, other peers still get the full depth."""
     a, b = nodes
     up(a, b, peer_credits=32)
     c = evil.connect(a.address, depth=1)

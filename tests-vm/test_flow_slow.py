@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A slow LNet, and a node without memory: others go on, nothing is lost."""
+"""A slow LNet, and a node without memory: other connections continue, and nothing is lost."""
 
 import statistics
 import time
@@ -15,7 +15,7 @@ SLOW_MS = 50
 
 
 def nets(nodes, count):
-    """So many connections: an NI each on a net of its own, all on one link."""
+    """Opens `count` connections: an NI each on a net of its own, all on one link."""
     a, b = nodes
     up(a, b)
     for i in range(1, count):
@@ -30,7 +30,8 @@ def nets(nodes, count):
 
 
 def slow_one(nodes, count, rounds, ops):
-    """One of `count` connections has a slow LNet; the others alternate: it idle, it flooded."""
+    """Makes LNet slow for one of `count` connections. Compares the others while it is idle, and while it is flooded, in
+    turn."""
     a, b = nodes
     slow, *others = nets(nodes, count)
     b.set(slow_ms=SLOW_MS, slow_peer=slow[0])
@@ -53,7 +54,7 @@ def slow_one(nodes, count, rounds, ops):
                     fewest, held = min(fewest, c["recvs"]), max(held, c["with_lnet"])
             if flooded:
                 assert flood.running(), "the flood was over before the measurement"
-                # lnet_lite ends a run that gets a signal, after what is under way.
+                # A signal ends a run of lnet_lite after the messages on their way.
                 flood.job.kill()
                 flood.job.wait(120)
                 until(lambda: conn(b, slow[1])["with_lnet"] == 0, "the slow one to be through", timeout=120)
@@ -61,7 +62,7 @@ def slow_one(nodes, count, rounds, ops):
     print(f"{count - 1} other connections, {rounds} pairs: p50 x {ratio['p50']:.2f}, p99 x {ratio['p99']:.2f}")
     print(f"slow one: fewest receives posted {fewest} of {full}, most messages with LNet {held}")
     assert rnr(a, b) == nak
-    # 16 may wait for their doorbell.
+    # 16 receives may wait for their doorbell.
     assert fewest >= full - 16, fewest
     b.set(slow_ms=0)
     return ratio
@@ -69,7 +70,7 @@ def slow_one(nodes, count, rounds, ops):
 
 def test_slow_consumer_delays_only_itself(nodes):
     ratio = slow_one(nodes, 3, 2, 60)
-    # A machine with other things to do: the long form says more.
+    # A loose limit for a machine with other work. The long form checks more.
     assert ratio["p50"] < 2, ratio
 
 
@@ -79,7 +80,7 @@ def test_slow_consumer_delays_only_itself_long(nodes):
     assert ratio["p50"] < 1.2, ratio
 
 
-# Memory is there again: seconds until 20 more messages have come.
+# Seconds from the return of memory until 20 more messages have arrived.
 RESUME = f"""
 got() {{ grep ^conn= {DEBUGFS}/*@o2ib | sed 's/.* rx_msgs=//; s/ .*//'; }}
 now() {{ cut -d' ' -f1 /proc/uptime; }}
@@ -93,7 +94,7 @@ OPS = 5000
 
 
 def starved(nodes, seconds, op, size):
-    """The receiver gets no memory for a while in the middle of a run."""
+    """Takes the receiver's memory away for a while in the middle of a run."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -108,7 +109,7 @@ def starved(nodes, seconds, op, size):
         assert run.running(), "the run was over before the memory was"
         again = float(b.guest.check(RESUME, 60))
     r = run.result()
-    # Nothing lost, nothing twice: as many at the target as were sent, each with its own content.
+    # Nothing is lost or duplicated: the target has as many messages as were sent, each with its own content.
     assert r["count"] == r["issued"] == OPS and r["errors"] == 0, r
     assert r["peer_puts"] == OPS and r["peer_verified"] == OPS * size and r["peer_verify_errors"] == 0, r
     balanced(a, b)
@@ -125,5 +126,5 @@ def test_no_memory_is_back_pressure(nodes, op, size):
     assert again < 3, again
     stats = a.stats()
     assert not any(stats.get(k) for k in ("verify_errors", "stuck_mds")), stats
-    # The same connection still.
+    # The connection is still the same.
     assert len(conns(b)) == 1 and b.log().count("closed") == closed

@@ -40,8 +40,8 @@ class Gpu:
         return parse(self.node.guest.check(f"cat {FAKE}/stats"))
 
     def counts(self):
-        """Returns how often the driver had GPU memory mapped, and how often the mapping was refused or found nothing.
-        """
+        """Returns how often the driver had GPU memory mapped, and how often the mapping was refused or found
+        nothing."""
         text = self.node.guest.check(f"grep -h of=other /sys/kernel/debug/ro2iblnd/{self.node.nid}")
         return {k: int(v) for k, v in (word.split("=") for word in text.split() if word.startswith("Gpu"))}
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Connection requests, answers and rejects that no honest node sends: rows H1 to
-H11 of the list of known defects. Each gets the reject that the protocol has for
-it, the node lives, and an honest peer's traffic goes on as if nothing was."""
+"""Connection requests, answers and rejects that no honest node sends: rows H1 to H11 of the list of known defects. Each
+gets the reject that the protocol has for it, the node lives, and traffic of an honest peer continues undisturbed."""
 
 import contextlib
 import re
@@ -20,7 +19,7 @@ STAMP = 0x1122334455667788
 
 @contextlib.contextmanager
 def undisturbed(a, b):
-    """Traffic of the honest node all the while; afterwards, that it was left alone."""
+    """Runs traffic of the honest node all the time, and checks afterwards that it was not disturbed."""
     b.traffic(a, op="mix", size=4096, count=4)
     with Load(b, a, op="mix", size=20000, conc=1, timeout=60) as load:
         yield
@@ -37,7 +36,7 @@ def ni_stamp(a):
     return int(text.split("incarnation=")[1].split()[0])
 
 
-# What is asked, the reason it is refused for, whether the answer shows our limits.
+# Request, expected reject reason, and whether the reject shows the victim's limits.
 def requests(evil, stamp):
     req = evil.connreq
     v, h = wire.nid(VICTIM), wire.nid(HONEST)
@@ -97,7 +96,7 @@ def test_requests_are_refused_with_the_right_reason(nodes, evil):
             }  # fmt: skip
             if r != expect:
                 wrong.append(f"{what}: expected {expect}, got {r}")
-        # And the one that is right, in both byte orders, is welcome.
+        # A valid request is accepted in both byte orders.
         for order in "<>":
             evil.connect(VICTIM, order=order).close()
     assert not wrong, "\n".join(wrong)
@@ -105,7 +104,8 @@ def test_requests_are_refused_with_the_right_reason(nodes, evil):
 
 
 def test_an_ni_is_reached_by_its_own_address_only(nodes, evil):
-    """Of two NIs on one device, as on two VLANs or in two namespaces: who reaches the one is no peer of the other's net."""
+    """An NI is reached by its own address only, also if two NIs are on one device, as on two VLANs or in two
+    namespaces: a node that reaches one NI is no peer of the other NI's net."""
     a, b = nodes
     up(a, b)
     other = "10.0.9.1"
@@ -134,7 +134,7 @@ def test_right_request_is_answered_right(nodes, evil):
 
 
 def test_depth_of_one_makes_no_storm(nodes, evil):
-    """H6: a high-water mark of 0 would make NOOPs without end."""
+    """H6: a peer of depth 1 causes no storm of NOOPs. A high-water mark of 0 would cause endless NOOPs."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -142,7 +142,7 @@ def test_depth_of_one_makes_no_storm(nodes, evil):
         for _ in range(3):
             conn.send(wire.IMMEDIATE, conn.ping_get(sink=272), credits=0)
             conn.recv_until(wire.IMMEDIATE)
-            # The credit that its reply took from it.
+            # Returns the credit that the victim's reply used.
             conn.send(wire.NOOP, credits=1)
         noops = 0
         while conn.recv(3000) is not None:
@@ -152,7 +152,7 @@ def test_depth_of_one_makes_no_storm(nodes, evil):
 
 
 def test_restarted_peer(nodes, evil):
-    """A connection of a new life ends those of the old one."""
+    """A connection of a restarted peer ends the connections of its old incarnation."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -169,7 +169,7 @@ def test_privileged_port(nodes, evil):
     assert r["why"] == wire.FATAL, r
     name, answer = evil.ask(VICTIM, evil.connreq(VICTIM), sport=999)
     assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
-    # Ours asks from one.
+    # The honest node connects from a privileged port.
     b.traffic(a, op="mix", count=8)
 
 
@@ -184,12 +184,12 @@ def refused(node, cause):
 
 
 def test_request_with_other_address_is_rejected(nodes, evil):
-    """A request that no CM made: any queue pair of rxe may send it. It comes from the GID of its sender, and address and port
-    in it are those of another node, as its NID is."""
+    """A request whose address, port and NID are those of another node is rejected. No CM made it: any queue pair of rxe
+    may send it, with the GID of its sender."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        # So far it is right: it is judged.
+        # This request is valid up to its depth, so the victim parses it.
         evil.make_up(VICTIM, ADDRESS, 987, evil.connreq(VICTIM, depth=0))
         until(lambda: refused(a, "NoDepth") == 1, "the request is judged")
         for n, address in enumerate((HONEST, "10.0.0.77", VICTIM), 1):
@@ -200,13 +200,14 @@ def test_request_with_other_address_is_rejected(nodes, evil):
 
 
 def accepting(node):
-    """How many connections are being accepted."""
+    """Returns how many connections are being accepted."""
     return node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}").count("role=passive state=Accepting")
 
 
 def test_a_made_up_restart_ends_no_connection(nodes, evil):
-    """Whoever can send one packet can say in another node's name that it was restarted: address and GID are what he writes.
-    He gets no answer, so nothing comes of it; until something does, the connections stay."""
+    """A forged restart ends no connection. Any sender of a packet can report a restart in another node's name, because
+    it chooses address and GID. The sender gets no answer, so its connection is never established, and the others stay
+    until one is."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -218,7 +219,8 @@ def test_a_made_up_restart_ends_no_connection(nodes, evil):
 
 
 def test_forged_request_does_not_block_connecting(nodes, evil):
-    """It stands for an attempt of ours for as long as an honest one takes, not until its time is over."""
+    """A forged request blocks the victim's own attempt for as long as an honest request takes, not until the message
+    expires."""
     a, b = nodes
     up(a, b)
     lie = evil.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP)
@@ -227,12 +229,12 @@ def test_forged_request_does_not_block_connecting(nodes, evil):
     began = time.monotonic()
     a.traffic(b, op="mix", size=4096, count=4)
     took = time.monotonic() - began
-    # 12.5 s where it stood for ours until its time was over.
+    # It took 12.5 s when the request blocked the attempt until the message expired.
     assert took < 10, f"{took:.1f} s"
 
 
 def test_connections_are_bounded(nodes, evil):
-    """H9: what one peer may cost. Also: they all go when it goes."""
+    """H9: the connections of one peer are bounded, and all go when the peer goes."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -249,13 +251,14 @@ def test_connections_are_bounded(nodes, evil):
 
 
 def test_frequent_connect_requests_are_rate_limited(nodes, evil):
-    """Each connection leaves a timer of the CM, for hours if the request says so."""
+    """Frequent connection requests are rejected: each connection leaves a timer of the CM, for hours if the request
+    says so."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
         begun, made = time.monotonic(), 0
         while not refused(a, "TooOften"):
-            # The CM of the node that asks goes on asking for longer than that.
+            # The CM of the requesting node repeats its requests for longer than that.
             more, other = evil.again(VICTIM, evil.connreq(VICTIM), seconds=60, ms=5000)
             made, took = made + more, time.monotonic() - begun
             assert other in (None, "none") and (more or other) and made < 5000, f"{made} in {took:.0f} s, then {other}"
@@ -264,7 +267,7 @@ def test_frequent_connect_requests_are_rate_limited(nodes, evil):
                 break
         else:
             slow = None
-            # As many at once, and then ten a second.
+            # 512 at once, and then ten a second.
             assert made >= 512, made
     if slow:
         pytest.skip(slow)
@@ -272,7 +275,7 @@ def test_frequent_connect_requests_are_rate_limited(nodes, evil):
 
 
 def test_flood_of_bad_requests(nodes, evil):
-    """H9: rejects are rationed; who floods gets bare refusals or silence."""
+    """H9: rejects are rate limited. A peer that floods gets rejects without data, or no answer."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -287,7 +290,7 @@ def test_flood_of_bad_requests(nodes, evil):
 
 
 def acks(evil):
-    """CONNACKs that the victim, who asked, must not take: H10 and protocol 4.5."""
+    """Yields CONNACKs that the victim, which sent the request, must not accept: H10 and protocol 4.5."""
 
     def ack(asked, body=None, **change):
         fields = {"srcstamp": STAMP, "dststamp": asked["srcstamp"], "src": evil.nid, "dst": asked["src"]}
@@ -336,11 +339,11 @@ def test_answers_to_our_requests(nodes, evil):
 
 
 def rejects(evil):
-    """Rejects, and how many more requests each may cause: H11 and protocol 4.6."""
+    """Yields rejects, and how many more requests each may cause: H11 and protocol 4.6."""
     yield "no reason", wire.reject(0), 0
     yield "fatal", wire.reject(wire.FATAL), 0
     yield "no resources", wire.reject(wire.NO_RESOURCES), 0
-    # Until the message has waited for long enough, with growing pauses.
+    # Until the message expires, with growing pauses.
     yield "early", wire.reject(wire.EARLY), 60
     yield "reason 255", wire.reject(255), 0
     yield "H11 fragments 0", wire.reject(wire.FRAGS, frags=0), 0
@@ -352,7 +355,7 @@ def rejects(evil):
     yield "unknown version", wire.reject(wire.STALE, version=0x99), 0
     yield "bad magic", wire.reject(wire.STALE, magic=77), 0
     yield "unified magic", wire.reject(wire.FATAL, magic=0x45726963), 0
-    # As the CM does by itself, when who took the request cannot answer it.
+    # The CM itself sends this when the node with the request cannot answer it.
     yield "nothing", b"", 4
     yield "one byte", b"\x91", 0
     yield "garbage", bytes(range(100, 124)), 0

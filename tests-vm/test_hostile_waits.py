@@ -144,7 +144,8 @@ WRONG_ACKS = {
 
 @pytest.mark.parametrize("ack", WRONG_ACKS)
 def test_what_comes_with_a_bad_answer_goes_to_nobody(nodes, evil, ack):
-    """H28: a message that arrives with a bad answer, or before it, is dropped. Only the answer identifies its sender."""
+    """H28: a message that arrives with a bad answer, or before it, is dropped. Only the answer identifies its
+    sender."""
     a, b = nodes
     up(a, b)
     run, name, asked, good = asked_by(evil, lambda: a.start(EVIL, op="put", size=200, count=500, conc=4, ask=0, timeout=100))

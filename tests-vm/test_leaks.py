@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory that nobody knows of any more, by kmemleak, after closes, failing calls and an unplugged device.
+"""Memory leaks, by kmemleak, after closes, failing calls and an unplugged device.
 
 On the debug kernel only: `make test-debug`.
 """
@@ -23,7 +23,7 @@ pytestmark = [
 
 KMEMLEAK = "/sys/kernel/debug/kmemleak"
 OURS = re.compile(r"\[ro2iblnd\]|^ +(\[<\S+>\] )?0x[0-9a-f]+$", re.MULTILINE)
-# Each fifth of these calls fails, so many times at most: at each of the steps in which a connection is made, and of a transfer.
+# Each fifth of these calls fails, up to a limit: in each step of a connection's set-up, and of a transfer.
 CALLS = {
     "ro2ib_create_qp": errno.ENOMEM,
     "ro2ib_alloc_mr": errno.ENOMEM,
@@ -37,10 +37,10 @@ FAILURES = 20
 
 
 def found(guest):
-    """What kmemleak finds that the driver has allocated, or the core for it. Of an unloaded module the stack has
-    addresses only."""
+    """Returns kmemleak's findings of memory that the driver has allocated, or the core for it. The stack of an unloaded
+    module has addresses only."""
     for _ in range(2):
-        # An object is looked at when it is five seconds old.
+        # kmemleak checks objects that are five seconds old.
         time.sleep(6)
         guest.check(f"echo scan >{KMEMLEAK}", 300 * SLOW)
     text = guest.check(f"cat {KMEMLEAK}", 300 * SLOW)

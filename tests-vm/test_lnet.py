@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""An LNet above that is slow, full, forgetful or late."""
+"""The driver below an LNet that is slow, full, forgetful or late."""
 
 import pytest
 from faults import slow, timed
@@ -9,7 +9,7 @@ from test_hostile_connect import counted
 
 
 def test_slow_consumer(nodes):
-    """Credits are withheld while LNet is busy, nothing is lost, and others go on."""
+    """Credits are withheld while LNet is busy, nothing is lost, and other messages go on."""
     a, b = nodes
     up(a, b)
     b.set(slow_ms=20)
@@ -20,7 +20,7 @@ def test_slow_consumer(nodes):
 
 @pytest.mark.parametrize("size", [100, 20000])
 def test_late_match(nodes, size):
-    """lnd_recv comes later, from another thread."""
+    """A message works if lnd_recv comes later, from another thread."""
     a, b = nodes
     up(a, b)
     b.set(recv_delay_ms=30)
@@ -31,7 +31,7 @@ def test_late_match(nodes, size):
 
 @pytest.mark.parametrize("size", [100, 20000])
 def test_lazy_portal(nodes, size):
-    """Messages wait in the driver's buffers for as long as LNet likes."""
+    """Messages wait in the driver's buffers until LNet takes them."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -39,13 +39,13 @@ def test_lazy_portal(nodes, size):
     run = a.start(b, op="put-ack", size=size, count=6, conc=6)
     while b.stats()["delayed"] < 6:
         assert run.running()
-    # Of eight credits two are left, one of them for returning credits: the other
-    # direction, whose answers need them too, does not stand still.
+    # Two of eight credits are left, one of them for the return of credits: the other direction, whose answers need
+    # credits too, does not stall.
     b.traffic(a, op="mix", size=4096, count=20)
     b.set(lazy=0)
     r = run.result()
     assert r["count"] == 6 and not r["errors"], r
-    # All credits withheld, and given back.
+    # All credits are withheld, and then returned.
     b.set(lazy=1)
     run = a.start(b, op="put-ack", size=size, count=40, conc=40, ask=0)
     while b.stats()["delayed"] < 8:
@@ -57,7 +57,7 @@ def test_lazy_portal(nodes, size):
 
 
 def test_receives_stay_posted_after_many_delays(nodes):
-    """A message that LNet keeps takes its buffer along; there is always another one for the next."""
+    """Receives stay posted although each message that LNet keeps uses a buffer."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -68,7 +68,7 @@ def test_receives_stay_posted_after_many_delays(nodes):
         until(lambda: b.stats()["delayed"] == 8, "kept by LNet")
         b.set(lazy=0)
         assert run.result()["count"] == 8
-    # Now LNet has as many as it can, and has not said yet what it does with them.
+    # LNet has as many messages as it can, and has not decided about them yet.
     b.set(slow_ms=1000)
     run = a.start(b, op="put", size=100, count=24, conc=20, timeout=120)
     seen = []
@@ -78,17 +78,17 @@ def test_receives_stay_posted_after_many_delays(nodes):
             seen.append(c["recvs"])
     b.set(slow_ms=0)
     assert run.result()["count"] == 24
-    # Up to seven may wait for their doorbell.
+    # Up to seven receives may wait for their doorbell.
     assert seen and min(seen) > full - 8, seen
 
 
 def test_device_goes_while_lnet_keeps_messages(nodes):
-    """Nothing that LNet keeps, or has not seen yet, holds the device."""
+    """Messages that LNet keeps, or has not seen yet, do not hold the device."""
     a, b = nodes
     up(a, b, peer_credits=64)
     a.ping(b)
     b.set(lazy=1, slow_ms=20)
-    # More than there are spare buffers for, and slow enough that some come to LNet after the end.
+    # More messages than spare buffers, and so slow that some reach LNet after the end.
     run = a.start(b, op="put", size=100, count=64, conc=64, ask=0, timeout=60)
     until(lambda: conn(b)["with_lnet"] > 40, "many requests")
     spent, _ = timed(b.unplug)
@@ -120,7 +120,7 @@ def test_lnet_refuses_messages(nodes, size):
     a.traffic(b, op="mix", size=size, count=4)
     b.set(parse_err_every=20)
     for op in ("put", "get"):
-        # Some wait in vain for the ACK or the REPLY of a message that was refused.
+        # Some runs wait in vain for the ACK or the REPLY of a refused message.
         r = a.try_traffic(b, op=op, size=size, count=60, conc=4, timeout=10)
         assert r["issued"] == 60 and not r["stuck"], r
     b.set(parse_err_every=0)
@@ -150,7 +150,7 @@ def test_few_credits_of_the_ni(nodes):
 
 
 def test_unload_while_messages_wait(nodes):
-    """`ni del` with held receives: LNet discards them, and the driver lets go."""
+    """`ni del` works with held receives: LNet discards them, and the driver frees them."""
     a, b = nodes
     up(a, b)
     a.ping(b)

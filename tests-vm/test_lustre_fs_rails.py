@@ -2,10 +2,11 @@
 """A file system over two rails, of which one goes away and comes back. Run by `make test-lustre-fs LUSTRE=...`.
 
 Each node has an NI on each of two nets, and LNet's Multi-Rail uses both. Data has to be right, no I/O may fail, and
-Lustre is not to notice: no connection to a target is lost, no request waits for its timeout. That is too much for a device
-that is removed: memory of Lustre's that a transfer is being written to goes back with an error, for LNet cannot begin it
-anew. When the rail is back both carry messages again. How long I/O stood still is told in the table. Only nodes with
-ro2iblnd lose a rail."""
+Lustre may not notice: no connection to a target is lost, no request waits for its timeout. The removal of a device is
+an exception: Lustre's memory that a transfer is writing to goes back with an error, because LNet cannot restart the
+transfer. When the rail is back both rails carry messages again. The table has the stalls of I/O. Only nodes with
+ro2iblnd lose a rail.
+"""
 
 import time
 
@@ -16,7 +17,7 @@ from nodes import until
 from test_lustre import names
 from test_lustre_fs import AFTER, BEFORE, BOTH, CLIENT, LONG, PAIRINGS, SERVER, Measure, beds, prober, pytestmark, tree, until_time  # noqa: F401
 
-# LNet tries a rail that it avoids once a second, and believes it again bit by bit. Seconds.
+# Seconds. LNet tries a rail that it avoids once a second, and restores its health step by step.
 AGAIN = 120
 FAULTS = [
     pytest.param(event, where, marks=[] if (event, where) in ((events.interface, CLIENT), (events.carrier, SERVER)) else LONG)
@@ -34,7 +35,7 @@ FAULTS = [
 
 @pytest.fixture(scope="module", params=PAIRINGS, ids=names)
 def pairing(request):
-    """Drivers of the client and of the server."""
+    """Returns the drivers of the client and of the server."""
     return request.param
 
 
@@ -45,7 +46,7 @@ def bed(beds, pairing, request):  # noqa: F811
 
 
 def both_carry(node):
-    """Seconds until there are messages over both rails."""
+    """Returns the seconds until both rails carry messages."""
     began = time.monotonic()
 
     def both():
@@ -59,7 +60,7 @@ def both_carry(node):
 
 @pytest.mark.parametrize(("event", "where"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_one_of_two(beds, bed, event, where):  # noqa: F811
-    """It goes away and comes back under verified I/O."""
+    """One rail goes away and comes back under verified I/O."""
     node = None if where == BOTH else bed.role(where)
     if node is not None and node.lnd != OURS:
         pytest.skip(f"the {where} has {node.lnd}")
@@ -82,7 +83,7 @@ def test_one_of_two(beds, bed, event, where):  # noqa: F811
 
 
 def test_unmount(beds, pairing):  # noqa: F811
-    """Unmounted, unloaded, nothing left behind after all of that."""
+    """Unmounting and unloading at the end leave nothing behind."""
     if beds.bed is None or beds.bed.pairing != pairing or beds.rails != 2:
         pytest.skip("the last row failed, and its guests are gone")
     beds.bed.down()

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Links that go and come back under real LNet: one rail, and Multi-Rail over two. Run by `make test-lustre LUSTRE=...`.
+"""Links that go down and come back under real LNet: one rail, and Multi-Rail over two. Run by `make test-lustre
+LUSTRE=...`.
 
-The load is one-sided PUTs of 64 KiB in both directions, whatever becomes of them: lnet_selftest hangs by itself when
-some of its messages fail. What is judged is when LNet messages flow again, and with two rails that they do not stop
-and that both are used again.
+The load is one-sided PUTs of 64 KiB in both directions, which may fail: lnet_selftest hangs by itself when some of its
+messages fail. The test checks when LNet messages flow again, and with two rails that they do not stop and that both
+rails are used again.
 
-In the end each node is to answer the other. ko2iblnd may be unable to: soft-RoCE refuses its registrations, and each
+In the end each node has to answer the other. ko2iblnd may be unable to: soft-RoCE refuses its registrations, and each
 refusal breaks a connection ("ko2iblnd on soft-RoCE" in Documentation/interop.md). So a ping may stay without an answer
-if its node was refused a registration meanwhile, and none of ours was. Then that node is not asked to stop, because it
-cannot. For the same reason LNet may avoid the rail that has
-come back, of two, for as long as a minute and more: rails.py says when that is so. Such rounds are told apart."""
+if its node was refused a registration in that time, and ro2iblnd was not. That node then does not have to stop cleanly,
+because it cannot. For the same reason LNet may avoid the returned rail of two for a minute or longer: rails.py detects
+that. The table marks such rounds.
+"""
 
 import contextlib
 import time
@@ -26,12 +28,12 @@ from test_lustre import WITH_OURS, assert_ping, names, nodes, pytestmark, tree  
 # Seconds of traffic before each round.
 SETTLE = 2
 SHORTLY = {OURS: "ours", KO: "ko"}
-# Without a message for longer than this is a stall, in seconds.
+# A longer time without a message is a stall, in seconds.
 STALL = 0.5
 
 
 class Flow:
-    """Watches the messages of a node: when they stood still."""
+    """Monitor of a node's messages and their stalls."""
 
     def __init__(self, node):
         self.node, self.last, self.since = node, node.messages(), time.monotonic()
@@ -45,14 +47,14 @@ class Flow:
 
     def look(self):
         now, count = time.monotonic(), self.node.messages()
-        # A few of LNet's own (pings, of the health check) are no traffic.
+        # A few messages of LNet's own (pings, of the health check) are no traffic.
         if count > self.last + 5:
             self.stalls += now - self.since > STALL
             self.longest = max(self.longest, now - self.since)
             self.last, self.since = count, now
 
     def flows_within(self, seconds):
-        """Seconds until there is traffic."""
+        """Returns the seconds until there is traffic."""
         began, before = time.monotonic(), self.last
         until(lambda: self.look() or self.last > before, "traffic", timeout=seconds, pause=0.1)
         return time.monotonic() - began
@@ -60,7 +62,7 @@ class Flow:
 
 @contextlib.contextmanager
 def load(*made):
-    """PUTs from each to the other."""
+    """Sends PUTs from each node to the other."""
     jobs = []
     for node, other in zip(made, reversed(made)):
         node.sh("insmod /files/lnet_flood.ko")
@@ -74,7 +76,7 @@ def load(*made):
             node.sh("touch /tmp/stop")
     for node, job in jobs:
         try:
-            # What ko2iblnd could not send is waited for until LNet gives it up, after 150 s.
+            # LNet gives up a message that ko2iblnd could not send after 150 s.
             job.wait(150 if all(node.lnd == OURS for node in made) else 400)
         except vm.Timeout:
             told = node.guest.run(f"cat {DEBUGFS}/lnet_flood/stats {DEBUGFS}/ro2iblnd/*@*; lnetctl stats show; lnetctl net show -v 3")[1]
@@ -82,8 +84,8 @@ def load(*made):
 
 
 def flap(nodes, cell, kind, seconds, count):
-    """Rail 1 of two, or the only one, comes and goes `count` times, on each node with ro2iblnd in turn: ko2iblnd does
-    not survive the loss of its own link on rxe."""
+    """Takes rail 1 of two, or the only rail, down and up `count` times, on each node with ro2iblnd in turn: ko2iblnd
+    does not survive the loss of its own link on rxe."""
     a, _b = nodes
     rails = a.guest.rails
     rail = rails - 1
@@ -108,7 +110,8 @@ def flap(nodes, cell, kind, seconds, count):
 
 
 def both_carry(nodes, number, flow):
-    """Seconds until there are messages over both rails; None if LNet avoids the one that is back, and ours is well."""
+    """Returns the seconds until both rails have messages. None if LNet avoids the returned rail although ro2iblnd
+    works."""
     rail = Rail(nodes, number)
 
     def both():
@@ -131,7 +134,7 @@ def both_carry(nodes, number, flow):
 
 
 def assert_answers(one, other, made):
-    """`other` answers `one`, if ko2iblnd can."""
+    """Checks that `other` answers `one`, if ko2iblnd can."""
     for _ in range(TRIES):
         before = [rxe_mr_errors.count(node) for node in made]
         answered, out = one.ping(other)
@@ -144,7 +147,7 @@ def assert_answers(one, other, made):
 
 
 def assert_all_answer(made):
-    """Each one answers; no registration of ours was refused."""
+    """Checks that each node answers, and that no registration of ro2iblnd was refused."""
     a, b = made
     assert_answers(a, b, made)
     assert_answers(b, a, made)
@@ -154,7 +157,7 @@ def assert_all_answer(made):
         assert count == 0 or node.lnd == KO, f"{node.guest.name}: {count} of its registrations were refused"
 
 
-# Without --long those that are most apart.
+# Without --long only the pairs that differ most.
 FEW = [(rails, kind, LONG) for rails in (1, 2) for kind in (Interface, Carrier)]
 
 

@@ -431,8 +431,8 @@ def test_tools_that_know_ko2iblnd(nodes):
 
 
 def test_access(nodes):
-    """A ko2iblnd node that is denied under traffic gets a reject and is counted. It is served again when it is allowed.
-    """
+    """A ko2iblnd node that is denied under traffic gets a reject and is counted. It is served again when it is
+    allowed."""
     a, b = up((OURS, KO), nodes)
     assert_ping(b, a)
     a.sh(f"echo 'deny {b.nid}' >{PARAMS}/access")

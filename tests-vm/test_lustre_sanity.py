@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Lustre's own sanity-lnet.sh over o2ib, with either driver. Run by `make test-lustre LUSTRE=...`.
 
-The script runs out of the tree, in a guest whose root directory is that of this machine: it wants bash, awk, iproute2
-and more. The guest sees the machine through a read-only share, and writes into its own memory. Where the driver is
-ro2iblnd, its module has the place of the tree's ko2iblnd.ko.
+The script runs out of the tree, in a guest whose root directory is that of this machine, because it needs bash, awk,
+iproute2 and more. The guest sees the machine through a read-only share, and writes into its own memory. With ro2iblnd
+its module is in the place of the tree's ko2iblnd.ko.
 """
 
 import os
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.splats(r"Call Trace"),
 ]
 
-# The options of QEMU for the share, which the guest mounts below an overlay in memory.
+# Options of QEMU for the share, which the guest mounts below an overlay in memory.
 SHARE = ["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]
 ROOT = """
 mkdir -p /host /over /new
@@ -43,7 +43,7 @@ RUN = (
     " MODOPTS_LNET='networks=o2ib(eth0)' SLOW=no FAIL_ON_ERROR=false ONLY='{only}'"
     " bash {tree}/lustre/tests/sanity-lnet.sh"
 )
-# Tests of the script that use the names of the module that they know.
+# Tests of the script that use the names of the module.
 NARROW = "231 241 266"
 HOURS = 3
 
@@ -76,12 +76,12 @@ def beside(tree, workdir, only):  # noqa: F811
 
 
 def test_sanity_lnet_where_it_names_the_module(tree, workdir):  # noqa: F811
-    """Parameters below /sys/module/ko2iblnd, the timeout, and what is shown imported again."""
+    """Tests of parameters below /sys/module/ko2iblnd, of the timeout, and of importing the shown configuration pass."""
     assert beside(tree, workdir, NARROW) == dict.fromkeys(NARROW.split(), "PASS")
 
 
 @pytest.mark.long
 def test_sanity_lnet(tree, workdir):  # noqa: F811
-    """All of it: the same tests pass, fail and are skipped with either driver."""
+    """The whole script: the same tests pass, fail and are skipped with either driver."""
     found = beside(tree, workdir, "")
     assert list(found.values()).count("PASS") > 50, found

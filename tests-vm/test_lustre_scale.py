@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A thousand connections at once, of ko2iblnd and of ours: how long until all are there, what they take, how long until all
-are gone, and how long a message of somebody else waits meanwhile. Run by `make test-lustre LUSTRE=... TESTS=--long`.
+"""A thousand connections at once, of ko2iblnd and of ro2iblnd: the time until all are established, their memory, the
+time until all are gone, and the latency of other messages in that time. Run by `make test-lustre LUSTRE=...
+TESTS=--long`.
 
-Eight NIs on each node, of 125 connections per peer; the messages meanwhile go over a ninth. Both nodes have the same
-driver. Times are those of emulated CPUs, so their ratio alone is judged.
+Eight NIs on each node, with 125 connections per peer. The other messages go over a ninth NI. Both nodes have the same
+driver. Times are those of emulated CPUs, so the test checks only their ratio.
 """
 
 import time
@@ -22,12 +23,12 @@ pytestmark = [
 NETS = [f"o2ib{n}" for n in range(1, 9)]
 EACH = 125
 ALL = EACH * len(NETS)
-# Seconds that all may take to connect.
+# Seconds that all connections may take.
 PATIENCE = 180
 
 
 def connected(node):
-    """How many connections a node has over the eight."""
+    """Returns how many connections a node has over the eight NIs."""
     return int(node.sh(f"for net in {' '.join(NETS)}; do lctl --net $net conn_list; done | grep -c @; true", 240))
 
 
@@ -36,7 +37,8 @@ def add_nis(node):
 
 
 def del_nis(node, other):
-    """One after the other. Seconds until neither node has a queue pair of theirs, which are all but some."""
+    """Deletes the NIs one after the other. Returns the seconds until neither node has more than a few of their queue
+    pairs."""
     few = EACH // 2
     began = time.monotonic()
     node.sh(f"for net in {' '.join(NETS)}; do lnetctl net del --net $net || exit; done", 240)
@@ -47,7 +49,7 @@ def del_nis(node, other):
 
 
 class Meanwhile:
-    """One GET at a time of 64 bytes over the ninth NI, while it is entered."""
+    """One GET at a time of 64 bytes over the ninth NI, inside `with`."""
 
     def __init__(self, a, b, count):
         self.a, self.b, self.count = a, b, count
@@ -64,29 +66,29 @@ class Meanwhile:
 
 
 def storm(nodes, counts):
-    """How many were connected, seconds until the last of them was, KiB of each, seconds until all were closed, and of that
-    what the eight NIs take without them; and what the messages took meanwhile."""
+    """Returns the number of connections, the seconds until the last one, the KiB of each, the seconds until all were
+    closed, the part of these that the eight NIs take without connections, and the latencies of the other messages."""
     a, b = nodes
     for node in nodes:
         node.load(selftest=False)
-        # Else LNet finds that all NIs are of one node, and takes any of them.
+        # Otherwise LNet finds that all NIs belong to one node, and uses any of them.
         node.sh("lnetctl set discovery 0")
         node.net_add()
         node.sh("insmod /files/lnet_flood.ko")
         add_nis(node)
-    # The tools are read from their file system, and the NIs without connections are the measure for those with.
+    # The first pass reads the tools from their file system. The second measures the NIs without connections.
     del_nis(a, b)
     add_nis(a)
     idle = del_nis(a, b)
     add_nis(a)
-    # The ninth is connected.
+    # Connects the ninth NI.
     a.flood(b, "get", 50, 1, 64)
     before = a.free_kib()
     with Meanwhile(a, b, counts[0]) as connecting:
         began = time.monotonic()
         there, connect = 0, 0
         while there < ALL and time.monotonic() < began + PATIENCE:
-            # Who has given up is asked again.
+            # Pings again the peers to which LNet has given up connecting.
             a.sh(f"for net in {' '.join(NETS)}; do lnetctl ping --timeout 10 10.0.0.{b.guest.number}@$net >/dev/null & done; wait", 60)
             now = min(connected(a), connected(b))
             if now > there:

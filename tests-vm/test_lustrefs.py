@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whose an eviction is, by what the server says."""
+"""Attribution of an eviction from the server's log."""
 
 from lustrefs.testbed import for_want_of_an_ni
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a connection keeps that nobody uses, by the kernel's count of free pages: queue pair, queues, buffers, regions and
-what the provider has for them. The same is measured beside ko2iblnd in test_lustre.py."""
+"""Memory of an idle connection, by the kernel's count of free pages: queue pair, queues, buffers, regions and the
+provider's memory for them. test_lustre.py compares it with ko2iblnd's."""
 
 import re
 
@@ -9,8 +9,8 @@ from nodes import Node, up, until
 from test_faults_cm import report
 
 CONNS = 64
-# KiB that a connection of that depth may keep on one node. Message buffers are 4 KiB each, and the protocol asks for two
-# per credit; the rest is mostly the provider's send queue.
+# KiB that a connection of a depth may keep on one node. Message buffers are 4 KiB each, and the protocol requires two
+# per credit. The rest is mostly the provider's send queue.
 BOUNDS = {8: 260, 128: 2740}
 
 
@@ -24,7 +24,7 @@ def test_memory_of_a_connection(boot_pair, record_property, depth):
     a, b = (Node(g) for g in boot_pair(memory=2048))
     tunables = dict(peer_credits=depth, credits=2 * depth)
     up(a, b, **tunables)
-    # What comes with the first one, and stays.
+    # The first connection allocates memory that stays.
     a.ping(b)
     for node in (a, b):
         node.ni_del()

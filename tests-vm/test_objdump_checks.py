@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What rustc made for a stock kernel, looked at with objdump: it has to be as that kernel wants all code to be. What a
-distribution's security people ask first. Needs no guest."""
+"""Checks with objdump that rustc's code for a stock kernel follows that kernel's rules for all code. The security team
+of a distribution asks for these first. They need no guest."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from test_stock import KERNELS, STOCK, stock
 
 
 class Built:
-    """The modules for one kernel."""
+    """Modules for one kernel."""
 
     def __init__(self, series):
         tree = stock("build", series)
@@ -25,14 +25,14 @@ class Built:
         kdir = found["KDIR"]
         with open(os.path.join(kdir, "include/config/auto.conf"), encoding="ascii") as f:
             self.config = dict(re.findall(r"^CONFIG_(\w+)=(.*)$", f.read(), re.MULTILINE))
-        # That of this machine may not know another architecture.
+        # The objdump of this machine may not know another architecture.
         program = ("objdump",) if self.arch == "amd64" else (STOCK, "tool", series, "objdump")
         self.rust, self.module = (
             Object(os.path.join(tree, name), self.arch, program, cwd=ROOT) for name in ("rust/ro2iblnd.o", "ro2iblnd.ko")
         )
 
     def has(self, *names):
-        """Whether the kernel has an option, under any of its names."""
+        """Returns whether the kernel has an option, under any of its names."""
         return any(self.config.get(n) == "y" for n in names)
 
 
@@ -42,8 +42,8 @@ def built(request):
 
 
 def test_nobody_has_anything_to_say(built):
-    """Neither compiler, nor objtool, nor modpost."""
-    # What Kbuild says of tools of another version than the kernel's is not about us.
+    """Neither the compiler, nor objtool, nor modpost warns about the driver."""
+    # Kbuild's warnings about tools of another version than the kernel's do not concern the driver.
     others = re.compile(r"(compiler|pahole version) differs")
     bad = [line for line in built.log.splitlines() if re.search(r"\b(warning|error|WARNING|ERROR)\b", line)]
     bad = [line for line in bad if not others.search(line)]
@@ -72,7 +72,7 @@ def test_indirect_branches_go_through_retpolines(built):
 def test_the_unwinder_knows_the_code(built):
     if not built.has("UNWINDER_ORC"):
         pytest.skip("this kernel has no ORC unwinder")
-    # An entry for each function at least: where it begins.
+    # At least one entry for each function: its start.
     assert built.module.sections[".orc_unwind_ip"] // 4 > len(built.rust.functions) > 100
 
 
@@ -91,28 +91,29 @@ def test_return_addresses_are_signed(built):
 
 
 def test_atomics_are_instructions(built):
-    """No calls of compiler-rt's outline atomics, which no kernel has."""
+    """The code calls none of compiler-rt's outline atomics, which no kernel has."""
     assert built.rust.undefined
     assert not built.rust.outline_atomics()
 
 
 def test_no_section_of_its_own_for_each_function(built):
-    """The kernel keeps a name, and a file in sysfs, for each section of a loaded module."""
+    """Functions have no sections of their own: the kernel keeps a name, and a file in sysfs, for each section of a
+    loaded module."""
     assert not built.rust.own_sections()
     assert not built.module.own_sections()
     assert len(built.module.sections) < 150
 
 
 def test_frames_are_small(built):
-    """LNet calls the driver from deep in a file system, with 16 KiB of stack for both."""
+    """Stack frames are small: LNet calls the driver from deep in a file system, with 16 KiB of stack for both."""
     frames = built.module.frames()
     assert len(frames) > 100
     assert not built.module.large_frames(1024)
 
 
 def test_no_completion_handler_can_panic(built):
-    """A panic in a softirq stops the node."""
-    # The callbacks of work requests (`ib_cqe.done`).
+    """No completion handler can panic: a panic in a softirq stops the node."""
+    # Callbacks of work requests (`ib_cqe.done`).
     roots = r"4rdma8complete.*(send|recv)_done|4rdma5drain.*marker_done"
     found = built.rust.reachable(roots)
     assert sum(1 for caller in found.values() if caller is None) >= 3
@@ -121,7 +122,7 @@ def test_no_completion_handler_can_panic(built):
 
 
 def test_full_barriers(built):
-    """`Full` is a fence on either side: `SeqCst` alone lets accesses from before pass those that follow."""
+    """`Full` is a fence on either side: `SeqCst` alone lets earlier accesses pass later ones."""
     if built.arch != "arm64":
         pytest.skip("any locked instruction is a full barrier")
     assert built.rust.full_barriers() > 20

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks that objdump_checks.py finds what it looks for: objects that are wrong on purpose. For amd64 they are made by
-this machine's compiler and assembler; for arm64, whose tools may not be there, what objdump says of them is given. No
-guest, no kernel."""
+"""Tests of objdump_checks.py with objects that are wrong on purpose. For amd64 this machine's compiler and assembler
+make them. For arm64, whose tools may be missing, the tests have objdump's output. They need no guest and no kernel."""
 
 import subprocess
 
 import pytest
 from objdump_checks import Object
 
-# As for a kernel: the compiler makes thunks of all returns and indirect branches.
+# Options as for a kernel: the compiler makes thunks of all returns and indirect branches.
 KERNEL = ["-O2", "-ffreestanding", "-mno-sse", "-mno-mmx", "-mno-80387", "-mfunction-return=thunk-extern"]
 KERNEL += ["-mindirect-branch=thunk-extern", "-fno-pic", "-mcmodel=kernel", "-fno-asynchronous-unwind-tables"]
 IBT = "-fcf-protection=branch"
@@ -22,7 +21,7 @@ LOOKS = ("floating_point", "raw_returns", "raw_indirect_branches", "without_land
 
 
 def compiled(path, options=(), planted=""):
-    """An object of C, with an instruction planted in the midst of its code."""
+    """Returns an object compiled from C, with an instruction planted inside its code."""
     source = path / "x.c"
     source.write_text(C + (f'void planted(void) {{ asm volatile("{planted}"); }}\n' if planted else ""))
     out = str(path / "x.o")
@@ -38,14 +37,14 @@ def assembled(path, text):
 
 
 def found(one):
-    """What the looks found, without those that found nothing."""
+    """Returns the findings of each check, without checks that found nothing."""
     return {look: bad for look in LOOKS if (bad := getattr(one, look)())}
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path):
     one = compiled(tmp_path)
     assert found(one) == {}
-    # It was looked at, and there was something to see.
+    # The checks had code to look at.
     assert len(one.functions) == 2 and len(one.targets()) == 1
     assert {"__x86_return_thunk", "__x86_indirect_thunk_rdi"} & set(one.undefined)
     assert one.sections[".text"] > 0
@@ -94,7 +93,7 @@ def test_a_table_that_points_into_a_function_is_found(tmp_path):
 
 
 def test_what_is_not_code_is_not_found(tmp_path):
-    """Names and prefixes that look like what is looked for."""
+    """Names and prefixes that resemble a forbidden instruction are not found."""
     planted = "call return_it; jmp retry; mov %fs:0, %rax; cmpxchg %rax, (%rdi); mov $0x10, %eax"
     assert found(compiled(tmp_path, planted=planted)) == {}
 
@@ -119,7 +118,8 @@ FORMATTER = "_RNvNtCs2DxGA1hvVcO_4core3fmt5write"
 @pytest.mark.parametrize("section", [".text", ".text.unlikely"])
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_panic_that_can_be_reached_is_found(tmp_path, section, inside):
-    """Calls within a section have an address, others a relocation: for a section, or for a name of another object."""
+    """Panics behind calls within a section, which have an address, and behind calls with a relocation, for a section or
+    a name of another object, are found."""
     one = assembled(
         tmp_path,
         f"""
@@ -153,7 +153,7 @@ def test_calls_for_atomics_are_found(tmp_path):
 
 
 class Told(Object):
-    """An object of arm64 that is but what objdump says of it."""
+    """Object of arm64 that consists of objdump's output only."""
 
     def __init__(self, code, data=()):
         super().__init__("none", "arm64")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The paths of RoCE v2 connections: switches and bonds tell them apart by the UDP source port of their packets."""
+"""Paths of RoCE v2 connections: switches and bonds distinguish them by the UDP source port of their packets."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ CONNS = 4
 
 @pytest.fixture(scope="module")
 def rc_ports(tmp_path_factory):
-    """The program that counts packets, built."""
+    """Builds the program that counts packets."""
     out = str(tmp_path_factory.mktemp("rc_ports") / "rc_ports")
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rc_ports.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-static", "-o", out, source], check=True)
@@ -23,7 +23,8 @@ def rc_ports(tmp_path_factory):
 
 @contextlib.contextmanager
 def capture(node):
-    """A dictionary that has the packets of reliable connections which left the node, by UDP source port, afterwards."""
+    """Yields a dictionary that afterwards has the packets of reliable connections that left the node, by UDP source
+    port."""
     guest, seen = node.guest, {}
     job = guest.spawn("exec /files/rc_ports eth0")
     # The socket is bound to the interface, and gets all protocols.
@@ -36,7 +37,7 @@ def capture(node):
 
 
 def sources(node):
-    """The source ports of the connections that the node asked for, as the connection manager knows them."""
+    """Returns the source ports of the connections that the node requested, as the connection manager knows them."""
     lines = [line for line in node.guest.check("rdma resource show cm_id").splitlines() if "state CONNECT " in line]
     ports = [int(line.split("src-addr ")[1].split()[0].rsplit(":", 1)[1]) for line in lines]
     return sorted(port for port in ports if port != 987)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel that looks for data races sees those of Rust: one on purpose. `make test-kcsan`, which builds the module
-with it (tests-kunit/races.rs)."""
+"""The kernel with KCSAN detects data races of Rust code: one race is deliberate. Run by `make test-kcsan`, which builds
+the module with it (tests-kunit/races.rs)."""
 
 import os
 import re

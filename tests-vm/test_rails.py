@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What lnetctl tells of an NI is read right."""
+"""Parsing of lnetctl's output about NIs in rails.py."""
 
 from rails import healths
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A crowd: one node with as many peers as there are NIs on the other one, each with an address of its own. All
-connect at once, are cut off at once, and are closed at once; an honest pair talks all the while.
+"""A crowd: one node with as many peers as there are NIs on the other node, each with an address of its own. All connect
+at once, lose their link at once, and are closed at once. A separate pair of NIs has traffic all the time.
 
-A software device has room for some 250 addresses (the kernel numbers them with a byte), so a thousand peers take four
+A software device has room for some 250 addresses (the kernel numbers them with a byte), so a thousand peers need four
 devices, each on a wire of its own.
 """
 
@@ -16,9 +16,9 @@ from test_faults_cm import report
 
 CTL = "/sys/kernel/debug/lnet_lite/ctl"
 EACH = 250
-# What a connection of depth 8 may keep on one node.
+# KiB that a connection of depth 8 may keep on one node.
 CONN_KIB = 700
-# No message between two who are connected already may wait longer for all that.
+# Longest wait of a message between two connected NIs during all that.
 HONEST_US = 5_000_000
 
 
@@ -27,7 +27,7 @@ def net(rail):
 
 
 def crowd(node, rail, count):
-    """That many NIs more on `node`."""
+    """Adds `count` NIs to `node`."""
     first = f"10.{16 + rail}.0"
     add = f"{{ echo \"ni add {net(rail)} eth{rail}:$i\" >&3; cat <&3; }} 3<>{CTL}"
     script = ["ip -batch - <<'END'"]
@@ -38,7 +38,7 @@ def crowd(node, rail, count):
 
 
 def disperse(node, rail, count):
-    """Those NIs go; a list of all of them is too long for lnet_lite."""
+    """Deletes those NIs one by one: a list of all of them is too long for lnet_lite."""
     delete = f"{{ echo \"ni del 10.{16 + rail}.0.$i@{net(rail)}\" >&3; cat <&3; }} 3<>{CTL}"
     out = node.guest.check(f"i=1; while [ $i -le {count} ]; do {delete}; i=$((i + 1)); done", 600)
     assert out.count("rc=0") == count, out[-400:]
@@ -50,7 +50,7 @@ def free_kib(node):
 
 
 class Side:
-    """The NIs of the one node, and the crowd behind each of them."""
+    """NIs of one node, and the crowd of peers behind each of them."""
 
     def __init__(self, node, rails, count):
         self.node, self.rails, self.count = node, range(rails), count
@@ -69,7 +69,7 @@ class Side:
         return sum(self.node.ctl(f"conn list {nid}").get("conns", 0) for nid in self.nids())
 
     def everybody(self, **options):
-        """One message to each of the crowd, all at a time: the seconds that it took."""
+        """Sends one message to each of the crowd, all at once. Returns the seconds that took."""
         options = {"op": "get", "size": 100, "conc": self.count, "timeout": 120, **options}
         began = time.monotonic()
         runs = [
@@ -93,7 +93,7 @@ def test_scale(boot_pair, pytestconfig, record_property):
     a, b = (Node(g) for g in boot_pair(rails=rails, memory=4096))
     side = Side(a, rails, count)
     for node in (a, b):
-        # One entry for each of the crowd.
+        # One neighbour entry for each of the crowd.
         node.guest.check("cd /proc/sys/net/ipv4/neigh/default && echo 16384 >gc_thresh3 && echo 8192 >gc_thresh2 && echo 4096 >gc_thresh1")
     side.route()
     together(Node.load, a, b)
@@ -105,7 +105,7 @@ def test_scale(boot_pair, pytestconfig, record_property):
     before = free_kib(a)
 
     told = {}
-    # One message after the other between two who are connected already.
+    # One message after the other between two connected NIs.
     honest = b.start(a, op="get", size=100, count=10_000_000, conc=1, seconds=seconds * SLOW, timeout=100)
     time.sleep(1)
     told["connect storm"] = side.everybody()
@@ -119,14 +119,14 @@ def test_scale(boot_pair, pytestconfig, record_property):
     told["a message to each"] = side.everybody()
     side.everybody(op="mix", size=65536, conc=64)
 
-    # All are cut off: the devices go, and come back.
+    # The devices go, which cuts off all peers, and come back.
     told["unplug"] = timed(lambda: [vm.unplug(a.guest, rail) for rail in side.rails])
     for rail in side.rails:
         vm.plug(a.guest, rail)
     until(lambda: all(ni["device"] != "none" for ni in debug_nis(a)), "attached")
     told["connect storm after it"] = side.everybody()
 
-    # The links go under all of them.
+    # The links of all of them go down.
     names = [f"eth{rail}" for rail in side.rails]
     a.guest.check("; ".join(f"ip link set {name} down" for name in names), PATIENCE)
     time.sleep(2)

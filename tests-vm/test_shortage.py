@@ -9,7 +9,7 @@ from nodes import until, up
 
 # Seconds without memory.
 SHORT, LONG = 5, 60
-# Frames from an allocation to the driver, and not to LNet behind it.
+# Frames from an allocation to the driver, without LNet behind it.
 FRAMES = 9
 
 
@@ -20,7 +20,7 @@ def test_no_memory_slows_writes(nodes, pytestconfig, op, size):
     a.ping(b)
     closed = [node.log().count("closed") for node in nodes]
     seconds = LONG if pytestconfig.getoption("--long") else SHORT
-    # The data of a GET is that of the node that answers.
+    # The answering node has the data of a GET.
     here, there = (b, a) if op == "get" else (a, b)
     before = conn(a)
     run = here.start(there, op=op, size=size, count=1000000, conc=8, verify="data", seconds=seconds + 20, timeout=50)
@@ -38,7 +38,7 @@ def test_no_memory_slows_writes(nodes, pytestconfig, op, size):
     assert op == "get" or (r["peer_puts"] >= r["count"] and r["peer_verify_errors"] == 0), r
     print(f"{op} {size}: {sent} messages in {seconds} s; {short} found no memory; longest {r['lat_max_us']} us")
     assert sent > seconds, (sent, short)
-    # A small message goes in a buffer that was there before.
+    # A small message uses a buffer that was allocated before.
     assert short > 0 or (op, size) == ("put", 1000)
     assert [len(conns(node)) for node in nodes] == [1, 1]
     assert [node.log().count("closed") for node in nodes] == closed

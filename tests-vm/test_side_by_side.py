@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Lines of two nodes find their places beside each other."""
+"""Matching of the lines of two nodes in side_by_side.py."""
 
 import side_by_side
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Interfaces that share an adapter, on a stock kernel, because the test kernel has none: the NI is on a bridge over the
-adapter's interface, which goes away under load; two interfaces of a node are in one subnet on one link."""
+"""Interfaces that share an adapter, on a stock kernel, because the test kernel has none. The NI is on a bridge over the
+adapter's interface, which goes down under load; or two interfaces of a node are in one subnet on one link."""
 
 import contextlib
 import re
@@ -20,25 +20,25 @@ SYSCTLS = {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 2}
 
 
 class Macvlan:
-    """A macvlan on eth0. The handshake of two soft-RoCE devices on macvlans takes too long: no traffic is tested."""
+    """Macvlan on eth0. The handshake of two soft-RoCE devices on macvlans takes too long: no traffic is tested."""
 
     MAKE = f"ip link add {UPPER} link eth0 type macvlan mode bridge"
 
 
 class Bridge:
-    """A bridge with one port, eth0."""
+    """Bridge with one port, eth0."""
 
     MAKE = f"ip link add {UPPER} mtu 4200 type bridge && ip link set eth0 master {UPPER}"
 
 
 class Stacked(Node):
-    """A node on an interface that rests on eth0."""
+    """Node on an interface above eth0."""
 
     def __init__(self, guest):
         super().__init__(guest, f"10.8.0.{guest.number}")
 
     def stack(self, kind):
-        # It would get the GIDs of the upper interface, too, and packets do not come to it.
+        # The device of eth0 would get the GIDs of the upper interface, too, and not its packets.
         vm.unplug(self.guest)
         self.guest.check(
             f"{kind.MAKE} && ip link set {UPPER} up && ip addr add {self.address}/24 dev {UPPER} && "
@@ -55,7 +55,7 @@ class Stacked(Node):
 
 @pytest.fixture(scope="module", params=KERNELS)
 def pair(request):
-    """Two nodes."""
+    """Provides two nodes."""
     modules = ["rdma_rxe", "macvlan", "bridge", "veth"]
     with boot_stock(request.param, f"stacked-{request.param}", modules=modules) as nodes:
         yield nodes
@@ -63,7 +63,7 @@ def pair(request):
 
 @pytest.fixture(params=(Bridge,), ids=("bridge",))
 def nodes(pair, request):
-    """Both on an upper interface."""
+    """Provides two nodes, each on an upper interface."""
     stacked = tuple(Stacked(n.guest) for n in pair)
     for node in stacked:
         node.stack(request.param)
@@ -75,7 +75,7 @@ def nodes(pair, request):
 
 @pytest.mark.parametrize("kind", (Below, pytest.param(Cable, marks=pytest.mark.long)))
 def test_flap(nodes, kind, pytestconfig, record_property):
-    """The interface below goes away and comes back, under load: peers hear of it, and nothing is left behind."""
+    """The interface below goes away and comes back under load: peers are informed, and nothing is left behind."""
     a, b = nodes
     a.ping(b)
     count = rounds(pytestconfig, 2, 100)
@@ -101,7 +101,7 @@ def test_flap(nodes, kind, pytestconfig, record_property):
 
 
 def test_the_link_below_is_the_ni_s(nodes):
-    """LNet hears at once that the interface below is down, though the upper one is up for a moment yet."""
+    """LNet learns at once that the interface below is down, although the upper interface is still up for a moment."""
     a, b = nodes
     a.ping(b)
     a.mark_log()
@@ -120,7 +120,7 @@ def sysctls(node, values):
 
 
 class Twin(Node):
-    """A node with two interfaces and an RDMA device on each: v0 and v1, whose other ends are on a bridge with eth0."""
+    """Node with two interfaces and an RDMA device on each: v0 and v1, whose other ends are on a bridge with eth0."""
 
     def __init__(self, guest):
         super().__init__(guest, f"10.9.0.{guest.number}")
@@ -164,8 +164,8 @@ LINE = (
 
 
 def test_two_interfaces_on_one_link(twins):
-    """With the kernel's defaults the log says of each NI that peers may not reach it, and why. With the settings that
-    the line names the log says nothing, and all NIDs answer."""
+    """With the kernel's defaults the log warns for each NI that peers may not reach it, and has the reason. With the
+    settings in that line the log has no warning, and all NIDs answer."""
     a, b = twins
     for node in twins:
         sysctls(node, {"arp_ignore": 0, "arp_announce": 0, "rp_filter": 0})
@@ -185,7 +185,7 @@ def test_two_interfaces_on_one_link(twins):
         for one, other in ((a, b), (b, a)):
             one.traffic(other, op="mix", size=65536, count=20)
             one.traffic(other.second_nid, op="mix", size=65536, count=20)
-        # Another address of the subnet comes.
+        # Another address of the subnet is added.
         a.guest.check("echo 0 >/proc/sys/net/ipv4/conf/all/arp_ignore")
         assert all("peers may not" not in node.log() for node in twins)
         a.guest.check("ip addr add 10.9.0.201/24 dev v1")
@@ -221,11 +221,11 @@ def test_strict_source_validation_on_one_link(twins):
 
 # Last, because the kernel is tainted afterwards.
 def test_the_numa_node_is_that_of_the_adapter(pair):
-    """LNet prefers an NI that is near to the memory, and an upper interface has no NUMA node: the driver takes that of
-    the interface below it."""
+    """The NUMA node of an NI is that of its adapter. LNet prefers an NI near the memory, and an upper interface has no
+    NUMA node: the driver uses that of the interface below it."""
     node = pair[0]
     pci = node.guest.check("basename $(readlink -f /sys/class/net/eth0/device/..)").strip()
-    # As firmware says it of a machine with several nodes.
+    # Like the firmware of a machine with several nodes.
     node.guest.check(
         f"rdma link delete {vm.link_name(node.guest)}; echo 0 >/sys/bus/pci/devices/{pci}/numa_node; "
         f"cd /sys/bus/pci/drivers/virtio-pci && echo {pci} >unbind && echo {pci} >bind"

@@ -80,8 +80,8 @@ def test_numbers_of_connections(nodes):
 
 
 def test_ends_and_the_next_try(nodes):
-    """debugfs shows for a peer the causes of its ends, its failed attempts in a row, and when the next attempt is due.
-    """
+    """debugfs shows for a peer the causes of its ends, its failed attempts in a row, and when the next attempt is
+    due."""
     a, b = nodes
     up(a, b)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Messages of every kind, size and shape, each byte verified."""
+"""Messages of every kind, size and shape, with each byte verified."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ SHAPES = ("aligned", "contig", "scatter", "unaligned", "gaps", "vmalloc")
 
 
 def shapes(size):
-    """The shapes that a transfer of that size can have."""
+    """Returns the shapes that a transfer of a size can have."""
     if size == 0:
         return ("aligned",)
     return tuple(s for s in SHAPES if not (s == "gaps" and size > 500000))
@@ -35,8 +35,8 @@ def test_every_op_size_and_shape(nodes):
 
 @pytest.mark.parametrize("n", (0, 1))
 def test_half_is_polled_in_a_softirq(nodes, polled, pytestconfig, n):
-    """Completions are polled in a softirq in one of these two, and in the other one they are not (conftest.py). So with a
-    driver that was loaded anew, too."""
+    """Completions are polled in a softirq in one of these two tests, and not in the other (conftest.py), also when the
+    driver is reloaded."""
     a, b = nodes
     if pytestconfig.getoption("--device") == "rxe" and os.environ.get("KERNEL_FLAVOR") != "stock":
         assert polled == {"half": n == 0, "others": n == 1, "none": False}[pytestconfig.getoption("--polled")]
@@ -59,7 +59,8 @@ def test_unequal_shapes(nodes):
 
 
 def test_pages_that_are_neighbours(nodes):
-    """They are one gather element, up to 64 KiB, so that few WRITEs move what takes many of scattered pages."""
+    """Adjacent pages are one gather element, up to 64 KiB, so that few WRITEs move the data that takes many WRITEs from
+    scattered pages."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -67,11 +68,11 @@ def test_pages_that_are_neighbours(nodes):
     for shape in ("scatter", "contig"):
         before = balanced(a, b)[0]
         a.traffic(b, op="put-ack", size=1 << 20, shape=shape, count=8, conc=1)
-        # The same of a GET, whose WRITEs are the other side's.
+        # For a GET the peer's memory counts, because the peer sends the WRITEs.
         a.traffic(b, op="get", size=1 << 20, tshape=shape, count=8, conc=1)
         wrs[shape] = rise(before, balanced(a, b)[0])["wrs"] / 8
-    # PUT_REQ, WRITEs, PUT_DONE; REG_MR (on rxe behind a LOCAL_INV), GET_REQ, LOCAL_INV. How many WRITEs it is depends
-    # on the device: 16 and 1 with sixteen elements each.
+    # PUT_REQ, WRITEs, PUT_DONE; REG_MR (on rxe after a LOCAL_INV), GET_REQ, LOCAL_INV. The number of WRITEs depends on
+    # the device: 16 and 1 with sixteen elements each.
     assert wrs["contig"] * 2 < wrs["scatter"], wrs
 
 
@@ -85,7 +86,7 @@ def test_257_fragments(nodes):
 
 @pytest.mark.parametrize("op", ["put-ack", "get"])
 def test_gaps_that_come_with_the_mapping(nodes, op):
-    """Pages without gaps that have some when they are mapped, as swiotlb may make them: the peer's data goes by pages of ours."""
+    """Data arrives through bounced pages if pages without gaps have gaps when they are mapped, as swiotlb may cause."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -97,7 +98,8 @@ def test_gaps_that_come_with_the_mapping(nodes, op):
 
 
 def test_messages_go_between_transfers(nodes, record_property):
-    """A peer has more transfers waiting, all the time, than the send queue takes: no message waits until there are none."""
+    """Messages are sent between transfers even if a peer always has more transfers waiting than the send queue
+    takes."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -129,7 +131,7 @@ def test_get_sink_larger_than_reply(nodes, size, sink):
 
 
 def drawn(rng):
-    """An operation of any size, shape and sink. Small ones are as likely as large ones."""
+    """Returns an operation of any size, shape and sink. Small sizes are as likely as large ones."""
     op = rng.choice(("put", "put-ack", "get"))
     size = min(rng.randrange(1 << rng.randrange(1, 21)), 1 << 20)
     sink = min(size + rng.choice((0, 0, 1, rng.randrange(1, 1 << rng.randrange(1, 20)))), 1 << 20)
@@ -140,7 +142,7 @@ def drawn(rng):
 
 @pytest.mark.parametrize("cksum", [0, 1])
 def test_any_size_and_shape(nodes, cksum, pytestconfig, record_property):
-    """Drawn from a seed, one way and the other: 100 cases, 10,000 with --long."""
+    """Operations drawn from a seed work in both directions: 100 cases, 10,000 with --long."""
     rng, rounds = random.Random(cksum), 5000 if pytestconfig.getoption("--long") else 50
     a, b = nodes
     up(a, b, lnd=f"cksum={cksum}")
@@ -165,11 +167,11 @@ def test_no_match(nodes, size):
     up(a, b)
     r = a.try_traffic(b, op="put", size=size, nomatch=1, count=8, conc=4)
     assert r["issued"] == 8 and r["timeouts"] == 0, r
-    # An optimised GET is told; that of a small one never hears.
+    # An optimised GET gets an error. A small GET gets no answer.
     r = a.try_traffic(b, op="get", size=size, nomatch=1, count=8, conc=8, timeout=4 if size == 100 else 60)
     assert r["issued"] == 8 and r["count"] == 0, r
     assert r["timeouts"] == (8 if size == 100 else 0), r
-    # No reason to close anything.
+    # A failed match closes no connection.
     a.traffic(b, op="mix", size=size, count=8)
     assert "closed" not in a.log()
 

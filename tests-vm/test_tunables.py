@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tunables seen to act, under lnet_lite: see tunables.py. That they are shown and told is in test_operator.py."""
+"""Effects of tunables under lnet_lite: see tunables.py. test_operator.py checks that they are shown and logged."""
 
 import re
 import time
@@ -14,7 +14,7 @@ from tunables import mtus
 
 
 class Run:
-    """Traffic under way."""
+    """Traffic that is running."""
 
     def __init__(self, run):
         self.run, self.running = run, run.running
@@ -25,7 +25,7 @@ class Run:
 
 
 class Bed(tunables.Bed):
-    """Of lnet_lite."""
+    """Bed with lnet_lite."""
 
     def messages(self, one, other, size, count):
         one.traffic(other, op="mix", size=size, count=count)
@@ -68,7 +68,7 @@ class Bed(tunables.Bed):
 
 @pytest.fixture
 def bed(nodes):
-    """With its modules loaded, and connected."""
+    """Provides a function that loads the modules and connects the nodes. It returns their Bed."""
 
     def bed(lnd="", **tunables):
         up(*nodes, lnd=lnd, **tunables)
@@ -104,7 +104,8 @@ def test_checksum(bed):
 
 
 def test_ib_mtu_ends_at_the_port(nodes):
-    """An interface of 1500 bytes makes a port of 1024: more than that is not to be had, and asking for it does no harm."""
+    """The port limits ib_mtu: an interface of 1500 bytes makes a port of 1024. A larger ib_mtu has no effect and does
+    no harm."""
     a, b = nodes
     try:
         for node in nodes:
@@ -124,18 +125,19 @@ def test_ib_mtu_ends_at_the_port(nodes):
 
 @pytest.mark.long
 def test_ib_mtu_raises(boot_pair):
-    """A bond of 1500 bytes over a port of 4096: the path is 1024, and what was asked for if that is more."""
+    """ib_mtu raises the path MTU of a bond of 1500 bytes over a port of 4096: it is 1024, or ib_mtu if that is
+    larger."""
     a, b = nodes = [bond.Bonded(guest) for guest in boot_pair(files=bond.files(), bond=bond.TWO, tools=("nft",))]
     for asked, is_ in (("", 1024), ("ib_mtu=2048", 2048), ("ib_mtu=4096", 4096)):
         for node in nodes:
-            # The bond sets it in its slaves, too, and lets them have another one.
+            # The bond sets its MTU in its slaves, too, and then accepts another MTU there.
             node.guest.check("ip link set bond0 mtu 1500; ip link set eth0 mtu 4200; ip link set eth1 mtu 4200")
         up(a, lnd=asked)
         up(b)
         a.ping(b)
         assert mtus(a) == {is_}, asked
         for node in nodes:
-            # So that large packets get through.
+            # Large packets can now pass.
             node.guest.check("ip link set bond0 mtu 4200")
         assert (tunables.large_packets(Bed(a, b), f"eth{b.active()}") > 0) == (is_ > 2200), asked
         assert mtus(a) == {is_} and a.conns() == 1
@@ -173,8 +175,8 @@ def test_depth(bed):
 
 
 def test_a_depth_below_what_lnet_hands_over(bed):
-    """LNet goes on with the credits that the net began with: each of its GETs has a memory region all the same, and those of
-    the peer's PUTs as well."""
+    """A depth below LNet's credits works. LNet keeps the credits that the net started with: each of its GETs and of the
+    peer's PUTs still has a memory region."""
     of = bed(peer_credits=64)
     for node in (of.a, of.b):
         of.tune(node, peer_credits=8)
@@ -188,7 +190,7 @@ def test_a_depth_below_what_lnet_hands_over(bed):
 
 
 def test_a_long_probe_puts_off_no_deadline(bed):
-    """The look at deadlines does not wait for that at silent peers."""
+    """A long `probe` delays no deadline: the check of deadlines does not wait for the check of silent peers."""
     of = bed("keepalive=0")
     a, b = of.a, of.b
     of.tune(a, timeout=8, probe=60000)
@@ -196,7 +198,7 @@ def test_a_long_probe_puts_off_no_deadline(bed):
     begun = time.monotonic()
     run = a.start(b, op="put", size=65536, count=1, conc=1, ask=0, timeout=100)
     while "cause=DeadlineAnswer" not in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}.closes"):
-        # So that it is not silent.
+        # The ping keeps the peer from being silent.
         a.ping(b)
         assert time.monotonic() < begun + 30, debugfs(a)
         time.sleep(0.5)

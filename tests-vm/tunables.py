@@ -100,8 +100,8 @@ def tos(bed):
 
 
 def retry_count(bed):
-    """retry_count limits the tries to a silent peer: each takes 1.07 s on soft-RoCE, the first and `retry_count` more.
-    """
+    """retry_count limits the tries to a silent peer: each takes 1.07 s on soft-RoCE, the first and `retry_count`
+    more."""
     a, b = bed.a, bed.b
     took = []
     # The node that connects sets the value for both ends.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The hostile peer in a guest, driven from here. See evil.c and wire.py."""
+"""Control of the hostile peer in a guest. See evil.c and wire.py."""
 
 from . import wire
 
@@ -9,26 +9,26 @@ STAMP = 0x1122334455667788
 
 
 def reject_in(answer):
-    """The reject in the answer to a request; None if the peer gave no reason."""
+    """Returns the reject in the answer to a request. None if the peer gave no reason."""
     assert int(answer["status"]) == wire.CONSUMER_DEFINED, answer
     data = bytes.fromhex(answer.get("private", ""))
     return wire.parse_reject(data) if any(data) else None
 
 
 class Evil:
-    """Serves at 10.0.0.3, an address of the guest's of its own."""
+    """Hostile peer at 10.0.0.3, an address of its own in the guest."""
 
     def __init__(self, guest):
         self.guest = guest
         self.nid = wire.nid(ADDRESS)
-        # Beside the address of the guest's honest NI; rxe makes a GID of it.
+        # This address is beside that of the guest's honest NI. rxe makes a GID of it.
         guest.run(f"ip addr add {ADDRESS}/24 dev eth0")
         self.job = guest.spawn(f"{PROGRAM} serve")
         guest.check("n=0; while [ ! -S /tmp/evil.sock ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done; [ -S /tmp/evil.sock ]", 120)
         self.names = 0
 
     def stop(self):
-        """The kernel takes apart what is left."""
+        """Stops the peer. The kernel frees its objects."""
         if self.guest.alive() and self.job.poll() is None:
             self.job.kill()
             self.job.wait(60)
@@ -46,7 +46,7 @@ class Evil:
         return f"c{self.names}"
 
     def connreq(self, to, **change):
-        """A right CONNREQ for the NI at address `to`, changed by keywords."""
+        """Returns a valid CONNREQ for the NI at address `to`, with changes by keywords."""
         fields = {"srcstamp": STAMP, "src": self.nid, "dst": wire.nid(to), "kind": wire.CONNREQ}
         body = change.pop("body", None)
         if body is None:
@@ -56,28 +56,28 @@ class Evil:
         return wire.message(fields.pop("kind"), fields.pop("src"), fields.pop("dst"), body, **fields)
 
     def ask(self, dst, data, sport=0, recvs=64, ms=100000):
-        """Send a connection request: (name, answer)."""
+        """Sends a connection request. Returns (name, answer)."""
         name = self.name()
         return name, self.do("connect", name, ADDRESS, sport, dst, 987, data.hex() or "-", recvs, ms)
 
     def again(self, dst, data, seconds, ms):
-        """For so long connects, and closes at once, until an attempt does not end so within `ms`: how many were made, and what
-        came in place of one."""
+        """Connects, and closes at once, for `seconds`, until an attempt does not end like that within `ms`. Returns the
+        number of connections, and the event that came in place of one."""
         words = ("again", seconds, ADDRESS, 0, dst, 987, data.hex() or "-", 0, ms)
         answer = self.do(*words, timeout=2 * seconds + 60)
         return int(answer["made"]), answer.get("event")
 
     def make_up(self, dst, address, port, data, origin=ADDRESS):
-        """Send a connection request as if the CM of this node had made it, for another address than its own; or as if
-        that of `origin` had, where the answer goes then."""
+        """Sends a connection request as if the CM of this node had made it, for an address other than its own. Or as if
+        the CM of `origin` had, which then gets the answer."""
         self.do("mad", ADDRESS, dst, wire.cm_request(origin, dst, address, port, 987, data).hex())
 
     def event(self, name, ms):
-        """The next event of a connection, as for rejected()."""
+        """Returns the next event of a connection, as for rejected()."""
         return self.do("event", name, ms, timeout=ms / 1000 + 60)
 
     def rejected(self, dst, data, **options):
-        """The reject that a connection request gets, as a dict; None if it gets none."""
+        """Returns the reject of a connection request as a dict. None if it gets none."""
         name, answer = self.ask(dst, data, **options)
         self.do("close", name)
         if answer["event"] != "RDMA_CM_EVENT_REJECTED":
@@ -86,14 +86,14 @@ class Evil:
         return reject_in(answer)
 
     def connect(self, dst, recvs=64, **change):
-        """A connection that the other side believes to be good."""
+        """Returns a connection that the victim takes for a valid one."""
         name, answer = self.ask(dst, self.connreq(dst, **change), recvs=recvs)
         assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
         return Conn(self, name, dst, bytes.fromhex(answer["private"]), change.get("srcstamp", STAMP))
 
 
 class Conn:
-    """An established connection to a victim."""
+    """Established connection to a victim."""
 
     def __init__(self, evil, name, victim, ack, stamp):
         self.evil, self.name = evil, name
@@ -114,17 +114,17 @@ class Conn:
         return self.send_raw(self.message(kind, body, **change), count)
 
     def ping_get(self, sink=0, **change):
-        """The LNet header of a ping's GET."""
+        """Returns the LNet header of a ping's GET."""
         command = wire.get_command(sink=sink, **{k: change.pop(k) for k in ("bits", "portal", "wmd") if k in change})
         return wire.lnet_header(wire.GET, self.me, self.you, command=command, **change)
 
     def recv(self, ms=60000):
-        """The next message as a dict, or None if there is none or the connection is gone."""
+        """Returns the next message as a dict, or None if there is none or the connection is gone."""
         answer = self.evil.do("recv", self.name, ms)
         return wire.parse(bytes.fromhex(answer["data"])) if "data" in answer else None
 
     def recv_until(self, kind, ms=60000):
-        """The next message of that kind; others (NOOPs, say) are skipped."""
+        """Returns the next message of a kind. Skips others (NOOPs, for example)."""
         for _ in range(32):
             m = self.recv(ms)
             assert m is not None, f"no message {kind:#x}"
@@ -133,7 +133,7 @@ class Conn:
         raise AssertionError(f"no message {kind:#x} among many")
 
     def region(self, size):
-        """Memory for the victim to write to: (address, rkey)."""
+        """Provides memory for the victim to write to. Returns (address, rkey)."""
         answer = self.evil.do("region", self.name, size)
         return int(answer["addr"]), int(answer["rkey"])
 
@@ -141,12 +141,12 @@ class Conn:
         return int(self.evil.do("touched", self.name)["touched"])
 
     def is_closed(self, ms=120000):
-        """Whether the victim closes the connection (waits for it)."""
+        """Waits for the victim to close the connection. Returns whether it does."""
         answer = self.evil.do("event", self.name, ms, timeout=ms / 1000 + 60)
         return answer["event"] == "RDMA_CM_EVENT_DISCONNECTED"
 
     def is_up(self):
-        """Whether the victim answers a ping on this connection."""
+        """Returns whether the victim answers a ping on this connection."""
         body = self.ping_get(sink=272)
         self.send(wire.IMMEDIATE, body)
         return self.recv_until(wire.IMMEDIATE) is not None

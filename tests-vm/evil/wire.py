@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""o2ib messages as bytes, right ones and, by overriding fields, wrong ones.
+"""o2ib messages as bytes: valid ones and, with changed fields, wrong ones.
 
-Made from the protocol's tables, not from the driver, so that both must agree.
-Native byte order is little here; order=">" makes those of a big-endian peer.
+They follow the protocol's tables, not the driver, so that both must agree. The native byte order is little-endian here.
+order=">" makes messages of a big-endian peer.
 """
 
 import ipaddress
@@ -22,13 +22,13 @@ LNET_HDR_LEN = 72
 
 # Reject reasons
 RACE, NO_RESOURCES, FATAL, UNCOMPAT, STALE, FRAGS, QUEUE_SIZE, SRV_ID, EARLY = range(1, 10)
-CONSUMER_DEFINED = 28  # the CM's own reject reason, which means: look at the data
+CONSUMER_DEFINED = 28  # the CM's own reject reason, which means: see the private data
 
 PING_PORTAL, PING_BITS = 0, 0x8000000000000000
 
 
 def nid(address, lnd=5, net=0):
-    """10.0.0.1 -> the 64 bit form."""
+    """Returns the 64 bit form of an address such as 10.0.0.1."""
     a, b, c, d = (int(x) for x in address.split("."))
     return lnd << 48 | net << 32 | a << 24 | b << 16 | c << 8 | d
 
@@ -44,7 +44,7 @@ def message(
     kind, src, dst, body=b"", srcstamp=0, dststamp=0, credits=0, version=V2, magic=MAGIC,
     nob=None, cksum=0, order="<",
 ):  # fmt: skip
-    """One message. cksum: a number, or True for the right one."""
+    """Returns one message. cksum: a number, or True for the right checksum."""
     nob = HDR_LEN + len(body) if nob is None else nob
 
     def build(sum_):
@@ -61,7 +61,7 @@ def params(depth=8, frags=257, size=MSG_SIZE, order="<"):
 
 
 def lnet_header(kind, src, dst, payload=0, command=b"", pid=12345):
-    """Always little-endian."""
+    """Returns an LNet header, which is always little-endian."""
     return struct.pack("<QQIIII", dst, src, pid, pid, kind, payload) + command.ljust(40, b"\0")
 
 
@@ -74,7 +74,7 @@ def get_command(portal=PING_PORTAL, bits=PING_BITS, sink=0, offset=0, wmd=(1, 1)
 
 
 def descriptor(key, frags, count=None, order="<"):
-    """frags: [(length, address)]; count: what nfrags says."""
+    """Returns an RDMA descriptor. frags: [(length, address)]; count: the value of nfrags."""
     data = struct.pack(order + "II", key, len(frags) if count is None else count)
     return data + b"".join(struct.pack(order + "IQ", *f) for f in frags)
 
@@ -84,7 +84,7 @@ def done(cookie, status, order="<"):
 
 
 def parse(data):
-    """The header of a message, and its body, as a dict."""
+    """Returns the header of a message, and its body, as a dict."""
     magic, version, kind, credits, nob, cksum = struct.unpack_from("<IHBBII", data)
     src, srcstamp, dst, dststamp = struct.unpack_from("<QQQQ", data, 16)
     return {
@@ -112,7 +112,7 @@ def parse_reject(data):
 
 
 def gid(address):
-    """The GID of an IPv4 address on RoCE."""
+    """Returns the GID of an IPv4 address on RoCE."""
     return bytes(10) + b"\xff\xff" + ipaddress.IPv4Address(address).packed
 
 
@@ -120,12 +120,12 @@ NUMBERS = itertools.count(77)
 
 
 def cm_request(here, there, address, port, service, data):
-    """A REQ of the InfiniBand CM (volume 1, 12.6.5) with the RDMA CM's header (annex A11): from the GID of `here`, and
-    the header says `address` and `port`."""
+    """Returns a REQ of the InfiniBand CM (volume 1, 12.6.5) with the RDMA CM's header (annex A11), from the GID of
+    `here`. The header has `address` and `port`."""
     number = next(NUMBERS)
     mad = struct.pack(">BBBBHHQHHI", 1, 7, 2, 3, 0, 0, number, 0x10, 0, 0)
     req = struct.pack(">IIQQII", number, 0, 0x1060000 + service, 0x42, 0, 0)
-    # A queue pair of that number, RC; timeouts of four seconds, 7 retries.
+    # An RC queue pair of that number, timeouts of four seconds, 7 retries.
     req += struct.pack(">IIII", number << 8 | 1, 1, 20 << 3, 5 << 8 | 20 << 3 | 7)
     req += struct.pack(">HBBHH", 0xFFFF, 3 << 4 | 7, 15 << 4, 0, 0) + gid(here) + gid(there)
     req += struct.pack(">IBBBB", 3, 0, 64, 8, 18 << 3) + bytes(44)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What happens to a node while the file system is in use.
+"""Faults of a node while the file system is in use.
 
-Each function takes the bed and the node that is hit, and for how long, and returns when the cause is gone: with what
-there is to tell, if anything. The first line of its text is for its default length."""
+Each function takes the bed, the node that is hit, and the length, and returns when the cause is gone, with a note for
+the table, if any. The first line of its docstring, which names the row, is for its default length.
+"""
 
 import contextlib
 import time

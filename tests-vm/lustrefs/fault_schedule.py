@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What happens to the nodes in a soak, drawn from a seed: the same faults in the same order for the same seed. When
-each of them comes depends on how long I/O stood still after those before it."""
+"""Faults of a soak, drawn from a seed: the same seed has the same faults in the same order. The time of each depends on
+the stalls of I/O after the faults before it."""
 
 import random
 from typing import Callable, NamedTuple
@@ -12,7 +12,8 @@ EITHER = (CLIENT, SERVER)
 
 
 class Kind(NamedTuple):
-    """`where`: who may be hit. `seconds`: how long it may last. `numbers`: what else is drawn for it."""
+    """Kind of fault. `where`: nodes that it may hit. `seconds`: range of its length. `numbers`: choices for its other
+    argument."""
 
     event: Callable
     where: tuple
@@ -20,8 +21,8 @@ class Kind(NamedTuple):
     numbers: tuple = ()
 
 
-# Shorter and longer than what rxe repeats for, than the 3 s that a lost link is waited for, and than the 4.3 s after
-# which the connection manager says something again.
+# Lengths shorter and longer than rxe's retries, than the 3 s for which the driver waits for a lost link, and than the
+# 4.3 s after which the connection manager repeats a message.
 KINDS = (
     Kind(events.device, EITHER, (0.2, 6)),
     Kind(events.interface, EITHER, (0.2, 8)),
@@ -33,7 +34,7 @@ KINDS = (
     Kind(events.conns_per_peer, EITHER, numbers=(1, 2, 4)),
     Kind(events.checksums, EITHER, numbers=(0, 1)),
 )
-# Seconds of quiet between two of them; few pauses are long.
+# Seconds of quiet between two faults. Few pauses are long.
 PAUSE_MEAN, PAUSE_MOST = 4, 20
 
 
@@ -44,7 +45,7 @@ class Fault(NamedTuple):
     pause: float
 
     def takes_ni_of(self, role):
-        """Whether LNet deletes the NI of the node with that role."""
+        """Returns whether LNet deletes the NI of the node with that role."""
         return self.where == role and self.event in (events.ni, events.reload)
 
     def __str__(self):
@@ -52,7 +53,7 @@ class Fault(NamedTuple):
 
 
 def faults(seed):
-    """Without end. All kinds come before any comes again."""
+    """Yields faults without end. Each kind comes once before any kind is repeated."""
     chance = random.Random(seed)
     while True:
         for kind in chance.sample(KINDS, len(KINDS)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What soft-RoCE refuses of its own node's registrations: a key that is not that of the region, or a region that is
-still registered. Each breaks the connection it was posted on, whoever the peer is."""
+"""Registrations of its own node that soft-RoCE refuses: with a key that is not the region's, or of a region that is
+still registered. Each refusal breaks the connection on which the request was posted, whichever driver the peer has."""
 
 import re
 
@@ -9,7 +9,7 @@ CALLS = ("rxe_invalidate_mr", "rxe_reg_fast_mr")
 
 
 def watch(node):
-    """From now on, until the node is booted again."""
+    """Counts refusals from now on, until the node is rebooted."""
     node.sh(f"[ -e {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS}")
     for call in CALLS:
         event = f"{TRACEFS}/events/kprobes/{call}"
@@ -18,7 +18,7 @@ def watch(node):
 
 
 def count(node):
-    """How many it has refused since it is watched; 0 if it was booted since."""
+    """Returns how many registrations a node's device refused since watch(). 0 if the node was rebooted since."""
     return sum(_refused(node.sh(f"cat {TRACEFS}/events/kprobes/{call}/hist || true")) for call in CALLS)
 
 

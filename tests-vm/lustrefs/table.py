@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What was measured, a line per row and pairing, written as it comes."""
+"""Table of the measurements, with a line per row and pairing, written as they come."""
 
 import os
 import time
@@ -14,11 +14,11 @@ HEAD = (
 
 
 class Row(NamedTuple):
-    """`verified`: bytes. `lost`: how often Lustre lost the connection to a target; `timed_out`: requests whose answer
-    it waited for in vain; `refused`: registrations that the device of the client and of the server did not take of its
-    own node; `again`: messages that client and server sent again over their next connection. In seconds `stall`: the
-    longest round of the prober; `after`: how long such rounds went on after the cause was gone; `worst`: the longest I/O
-    of fio; `took`: the row. `load`: the load average of this machine, the higher of before and after."""
+    """Row of the table. `verified`: bytes. `lost`: how often Lustre lost the connection to a target. `timed_out`:
+    requests whose answer never came. `refused`: registrations of the client and of the server that their own devices
+    refused. `again`: messages that client and server resent over their next connection. In seconds: `stall`, the
+    longest round of the prober; `after`, how long such rounds lasted after the cause was gone; `worst`, the longest I/O
+    of fio; `took`, the row. `load`: the load average of this machine, the higher of before and after."""
 
     name: str
     pairing: tuple
@@ -54,8 +54,8 @@ def line(cells):
 
 
 class Table:
-    """All rows; also in the file at `path`, so that what was measured stays if the run does not come to its end. A run has
-    one such file, whatever tables there are."""
+    """All rows, also in the file at `path`, so that the measurements stay if the run does not end normally. A run has
+    one such file for all tables."""
 
     begun = set()
 
@@ -75,7 +75,7 @@ class Table:
         print(line(row.cells()))
 
     def evictions(self, name, pairing):
-        """What that pairing had in a row, 0 if it was not run."""
+        """Returns the evictions of a pairing in a row, 0 if it was not run."""
         return max((r.evicted for r in self.rows if r.name == name and r.pairing == pairing), default=0)
 
     def text(self):
@@ -90,5 +90,5 @@ class Clock:
         self.began, self.load = time.monotonic(), os.getloadavg()[0]
 
     def stop(self):
-        """(seconds, load average)"""
+        """Returns (seconds, load average)."""
         return time.monotonic() - self.began, max(self.load, os.getloadavg()[0])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A Lustre tree with a server: modules of server and client, the programs that mount, and fsx.
+"""Lustre tree with a server: modules of server and client, the programs that mount, and fsx.
 
-The targets are osd-wbcfs, which keeps everything in memory: it needs neither a patched ext4 nor ZFS, and so
-builds for a kernel as it is."""
+The targets are osd-wbcfs, which keeps all data in memory. It needs neither a patched ext4 nor ZFS, and so builds for an
+unmodified kernel.
+"""
 
 import functools
 import glob
@@ -13,28 +14,28 @@ import tempfile
 import lustre
 import vm
 
-# What mounts a target, and what mounts the file system; each brings what it depends on.
+# Modules that mount a target, and modules that mount the file system. Their dependencies are added.
 SERVER = ("osd_wbcfs", "mgs", "mdt", "mdd", "lod", "osp", "ofd", "mgc")
-# A part of another in later releases.
+# Later releases have this module in another one.
 SERVER_MAYBE = ("ost",)
 CLIENT = ("lustre", "mgc", "lmv", "mdc", "lov", "osc")
 PLUGIN = "mount_osd_wbcfs.so"
-# Of this machine. `scripts/prepare fs` installs them.
+# Programs of this machine. `scripts/prepare fs` installs them.
 PROGRAMS = ("fio", "dbench", "nft")
 DBENCH_LOAD = "/usr/share/dbench/client.txt"
 
 
 class NoServer(lustre.Unusable):
-    """The tree was built without a server, or with another kind of target."""
+    """Tree that was built without a server, or with another kind of target."""
 
 
 def absent_programs():
-    """What of PROGRAMS is not on this machine."""
+    """Returns the PROGRAMS that this machine lacks."""
     return [name for name in PROGRAMS if vm.initramfs.Here.which(name) is None]
 
 
 class FsTree(lustre.Tree):
-    """A built Lustre tree with server and client."""
+    """Built Lustre tree with server and client."""
 
     programs = (*lustre.TOOLS, "mount.lustre")
 
@@ -54,7 +55,7 @@ class FsTree(lustre.Tree):
             )
         self._plugin = plugins[0]
         super().__init__(path, built)
-        # In the order of loading; LNet's modules are in it, the driver is not.
+        # In the order of loading, with LNet's modules and without the driver.
         self.server, self.client = self._order((*SERVER, *SERVER_MAYBE)), self._order(CLIENT)
         for name in (*self.server, *self.client):
             self.modules[name] = self._known[name]
@@ -75,7 +76,7 @@ class FsTree(lustre.Tree):
 
     @functools.cached_property
     def fsx(self):
-        """The tree's own fsx, or None: Debian packages none."""
+        """Path of the tree's own fsx, or None: Debian does not package fsx."""
         for part in ("lustre/tests/.libs/fsx", "lustre/tests/fsx"):
             path = os.path.join(self.path, part)
             if os.path.isfile(path):
@@ -86,7 +87,7 @@ class FsTree(lustre.Tree):
 
     @functools.cached_property
     def _stripped(self):
-        """A directory with the modules without debugging information: hundreds of megabytes less to boot."""
+        """Directory with the modules without debugging information: hundreds of megabytes less to boot."""
         directory = tempfile.TemporaryDirectory(prefix="ro2ib-m")
         for path in self.modules.values():
             out = os.path.join(directory.name, os.path.basename(path))
@@ -95,16 +96,16 @@ class FsTree(lustre.Tree):
 
     @functools.cached_property
     def files(self):
-        """As of Tree, with the plugin that mounts a target, fsx, and dbench's load."""
+        """Files of Tree, the plugin that mounts a target, fsx, and dbench's load."""
         if self.fsx:
             self.tools["fsx"] = self.fsx
         modules = set(self.modules.values())
         files = []
         for item in super().files:
             files.append(os.path.join(self._stripped.name, os.path.basename(item)) if item in modules else item)
-        # mount.lustre looks there if LUSTRE says so.
+        # mount.lustre searches there if LUSTRE is set to it.
         files.append((self._plugin, f"/lustre/utils/{PLUGIN}"))
-        # By that name it mounts targets.
+        # mount.lustre mounts targets if it has this name.
         files.append((self.tools["mount.lustre"], "/bin/mount.lustre_tgt"))
         files.append((DBENCH_LOAD, DBENCH_LOAD))
         return files
