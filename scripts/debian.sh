@@ -33,7 +33,8 @@ long() {
 	say "  $name: done in $((SECONDS - start)) s"
 }
 
-# mmdebstrap passes descriptors to dash, which knows only those below 10: the locks must not push them higher.
+# Runs mmdebstrap, which passes descriptors to dash, which knows only those below 10: the locks must not push them
+# higher.
 make_rootfs() { # options of mmdebstrap
 	mmdebstrap --mode=root --variant=minbase --dpkgopt=force-unsafe-io \
 		--keyring=/usr/share/keyrings/debian-archive-keyring.gpg "$@" 6>&- 7>&- 8>&- 9>&-

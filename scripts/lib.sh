@@ -91,7 +91,7 @@ new_enough_bindgen() {
 		[ "$(printf '%s\n' "$BINDGEN_OLDEST" "$have" | sort -V | head -n 1)" = "$BINDGEN_OLDEST" ]
 }
 
-# A bindgen that prepare built comes first, so that a machine always uses the same bindgen.
+# Chooses bindgen. A bindgen that prepare built comes first, so that a machine always uses the same bindgen.
 choose_bindgen() {
 	local v
 	BINDGEN=${given[BINDGEN]:-}
@@ -179,8 +179,9 @@ own_release() { # 0: not Debian
 	(. /etc/os-release && [ "$ID" = debian ] && echo "${VERSION_ID:-14}") || echo 0
 }
 
-# Packages that a release of Debian needs to build the module. bookworm's plain rustc is too old; rustc-web follows the
-# browsers and has matching sources of core. bindgen is fetched apart because its package depends on all of clang.
+# Prints the packages that a release of Debian needs to build the module. bookworm's plain rustc is too old; rustc-web
+# follows the browsers and has matching sources of core. bindgen is fetched apart because its package depends on all of
+# clang.
 build_packages() { # release, architecture of the kernel (amd64)
 	local rust="rustc rust-src cargo" cross=
 	[ "$1" != 12 ] || rust="rustc-web rust-web-src cargo-web"
@@ -188,15 +189,15 @@ build_packages() { # release, architecture of the kernel (amd64)
 	echo "make gcc libc6-dev libclang1-19 pahole kmod rsync ca-certificates python3 $rust${cross:+ $cross}"
 }
 
-# Packages that guests are made of, on this machine.
+# Prints the packages that guests are made of, on this machine.
 guest_packages() { # architecture of the kernel (amd64)
 	local qemu=qemu-system-x86
 	[ "${1:-amd64}" != arm64 ] || qemu="$qemu qemu-system-arm"
 	echo "$qemu busybox-static iproute2 xz-utils zstd debian-archive-keyring"
 }
 
-# Architecture of a series or suite. "6.12-arm64" is the kernel for arm64; "trixie-arm64" is the suite with the packages
-# or the root file system for it.
+# Prints the architecture of a series or suite. "6.12-arm64" is the kernel for arm64; "trixie-arm64" is the suite with
+# the packages or the root file system for it.
 arch_of() { # series or suite
 	case $1 in
 	*-arm64) echo arm64 ;;
@@ -204,8 +205,8 @@ arch_of() { # series or suite
 	esac
 }
 
-# Suites that have a series, the preferred suite for this machine first. A series may name its suite, as in 6.12-trixie,
-# or 6.12-trixie-arm64.
+# Prints the suites that have a series, the preferred suite for this machine first. A series may name its suite, as in
+# 6.12-trixie, or 6.12-trixie-arm64.
 stock_suites() { # series
 	local series=${1%-arm64}
 	case $series in
@@ -222,7 +223,8 @@ stock_suites() { # series
 	esac
 }
 
-# Headers contain programs that need the C library of their release, or a later one.
+# Returns whether to build for a suite on this machine: headers contain programs that need the C library of their
+# release, or a later one.
 built_here() { # suite
 	[ "$(release_of "$1")" -le "$(own_release)" ]
 }

@@ -163,7 +163,7 @@ def test_both_drivers_are_told_with_the_ratio():
 
 @pytest.mark.parametrize("other", ["--check", "--save"])
 def test_the_baseline_is_of_a_driver_that_nobody_looks_at(other):
-    """The command line is refused before a guest boots."""
+    """Checks that the command line is refused before a guest boots."""
     bench = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench")
     done = subprocess.run([sys.executable, "-B", bench, "--trace", other], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "--trace" in done.stderr, done
@@ -213,7 +213,7 @@ int main(void)
 
 
 def test_lines_move_between_cpus(tmp_path):
-    """A CPU that has read or written a line has its content until another CPU writes it."""
+    """Checks that a CPU that has read or written a line has its content until another CPU writes it."""
     here = os.path.dirname(os.path.abspath(__file__))
     (tmp_path / "touches.c").write_text(TOUCHES)
     gcc = ["gcc", "-std=gnu2x", "-O2", "-DRO2IB_PLUGIN_API=1", "-I", os.path.join(here, "bench")]

@@ -19,7 +19,8 @@ static inline void *krealloc_array(void *p, unsigned long n, unsigned long size,
 
 @pytest.mark.parametrize("flags", [[], ["-Werror"], ["-Wall", "-Wextra", "-Werror"]])
 def test_a_warning_is_no_answer(tmp_path, flags):
-    """If a kernel with -Werror failed a probe, ro2iblnd_compat.h would define an existing function again."""
+    """Checks probes on a kernel with -Werror: if they failed, ro2iblnd_compat.h would define existing functions again.
+    """
     with open(PROBE) as f:
         names = set(re.findall(r"(?:linux|rdma)/[a-z_]+\.h", f.read()))
     for name in names:

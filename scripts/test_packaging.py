@@ -42,7 +42,7 @@ def test_all_have_one_version():
 
 
 def test_make_install_has_a_program_for_each_man_page(tmp_path):
-    """The installed programs work without this tree."""
+    """Checks that each man page has a program, and that the installed programs work without this tree."""
     kdir, out, root = (tmp_path / name for name in ("kdir", "out", "root"))
     (kdir / "include/config").mkdir(parents=True)
     (kdir / "include/config/kernel.release").write_text(KERNEL + "\n")
@@ -200,7 +200,7 @@ def test_a_lustre_that_is_not_built_is_not_waited_for(dkms, conf):
 
 @pytest.mark.parametrize("conf", NEVER[:1])
 def test_dkms_itself_does_not_wait(dkms, conf):
-    """A wait would prevent the kernel's installation from completing."""
+    """Checks that dkms does not wait for Lustre, which would prevent the kernel's installation from completing."""
     needs_dkms()
     lustre_in_dkms(dkms, conf)
     assert dkms.run("add", "-m", "ro2iblnd", "-v", "0.1.0").returncode == 0
@@ -210,7 +210,7 @@ def test_dkms_itself_does_not_wait(dkms, conf):
 
 @pytest.fixture
 def unfit(dkms, monkeypatch):
-    """There is an LNet, but the build dependencies are missing."""
+    """Returns a DKMS tree for a kernel with an LNet and without the build dependencies."""
     header = dkms.root / "lustre/include/linux/lnet/lib-lnet.h"
     header.parent.mkdir(parents=True)
     header.touch()
@@ -223,7 +223,9 @@ def unfit(dkms, monkeypatch):
 
 
 def test_a_new_kernel_it_cannot_be_built_for_is_left_out(unfit):
-    """An error would end the installation of the kernel. The caller of an explicit build gets the error."""
+    """Checks that a failed check is not an error, which would end the installation of the kernel. The caller of an
+    explicit build gets the error.
+    """
     for action in ("autoinstall", "kernel_postinst"):
         (auto, exclusive, _, _), said = unfit.conf(action)
         assert auto == "yes" and not re.search(exclusive, KERNEL), said
@@ -236,7 +238,7 @@ def test_a_new_kernel_it_cannot_be_built_for_is_left_out(unfit):
 
 
 def test_a_new_kernel_is_left_out_though_lustre_is_to_come(unfit):
-    """The missing build dependency is not LNet, so it is still missing when Lustre has been built."""
+    """Checks a missing build dependency other than LNet, which is still missing when Lustre has been built."""
     lustre_in_dkms(unfit, "")
     for action in ("autoinstall", "kernel_postinst"):
         (_, exclusive, _, _), said = unfit.conf(action)
@@ -272,7 +274,9 @@ def test_dkms_itself_leaves_the_kernel_out(dkms):
 
 
 def test_a_module_stays_that_cannot_be_built_again(tmp_path):
-    """The module's LNet was replaced, and the build dependencies are missing: dkms would remove the module first."""
+    """Checks a module whose LNet was replaced while the build dependencies are missing: dkms would remove the module
+    first.
+    """
     version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
     for directory in ("source", KERNEL):
         (tmp_path / "dkms/ro2iblnd" / version / directory).mkdir(parents=True)
@@ -298,7 +302,7 @@ def test_a_module_stays_that_cannot_be_built_again(tmp_path):
 
 
 def test_another_driver_is_built_again(tmp_path):
-    """A package of the same version brings other sources; LNet is the same."""
+    """Checks a package of the same version with other sources, and the same LNet."""
     version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
     source = tmp_path / f"src/ro2iblnd-{version}"
     shutil.copytree(os.path.join(TOP, "include"), source / "include")
@@ -604,12 +608,14 @@ def of_all(text):
 
 
 def test_the_package_builds_for_each_kernel(debian):
-    """dkms's own script builds for one kernel only."""
+    """Checks that the package builds for each kernel, although dkms's own script builds for one kernel only."""
     assert debian.installed().modules() == of_all("0.1.0 one")
 
 
 def test_a_module_installed_by_hand_makes_way(debian):
-    """dkms does not install its own module beside it. The old module stays where there is no better one."""
+    """Checks a module installed by hand, beside which dkms does not install its own. It stays if there is no better
+    module.
+    """
     by_hand = [debian.root / "lib/modules" / kernel / "updates/ro2iblnd.ko" for kernel in ALL[:2]]
     for file in by_hand:
         file.parent.mkdir()
@@ -650,7 +656,9 @@ def test_an_update_replaces_the_modules_of_all_kernels(debian, version):
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 @pytest.mark.parametrize("lacks", ["unfit", "fails", "no-lnet", "headers", "no-install"])
 def test_an_update_that_cannot_be_built_leaves_the_module(debian, version, lacks):
-    """One kernel of three has no suitable toolchain, a failing build, or an LNet without its tree."""
+    """Checks an update where one kernel of three has no suitable toolchain, a failing build, or an LNet without its
+    tree.
+    """
     debian.installed()
     if lacks == "headers":
         shutil.rmtree(debian.root / "lib/modules" / FALLBACK / "build")
@@ -689,7 +697,7 @@ def test_no_module_is_lost_where_none_can_be_built(debian, version):
 
 
 def test_what_dkms_itself_has_replaced_is_forgotten(debian):
-    """For example for a kernel that is installed meanwhile, dkms takes the latest version."""
+    """Checks an earlier version that dkms itself replaced, for example for a kernel that is installed meanwhile."""
     debian.installed()
     for kernel in ALL:
         debian.root.joinpath(f"unfit-{kernel}").touch()
@@ -718,7 +726,7 @@ def test_an_update_that_dpkg_takes_back(debian, version):
 
 
 def test_an_update_from_a_package_that_takes_all_away(debian):
-    """The scripts of such a package have only the code of dh_dkms."""
+    """Checks an update from a package whose scripts have only the code of dh_dkms."""
     done = debian.installed().update(theirs=True)
     assert done.returncode == 0, done
     assert debian.modules() == of_all("0.1.0 two")
@@ -737,7 +745,9 @@ def test_an_update_where_nothing_is_to_be_built_by_itself(debian):
 
 
 def test_a_module_stays_while_the_next_is_built(debian):
-    """A machine that stops during the update boots with its old driver, and the next run does the whole update."""
+    """Checks a machine that stops during the update: it boots with its old driver, and the next run does the whole
+    update.
+    """
     debian.installed()
     fake = debian.root / "bin/dkms"
     text = fake.read_text()
@@ -752,7 +762,7 @@ def test_a_module_stays_while_the_next_is_built(debian):
 
 
 def test_what_was_unpacked_only_goes_all_the_same(debian):
-    """dpkg does not call prerm in this case."""
+    """Checks the removal of a package that was only unpacked, for which dpkg does not call prerm."""
     debian.installed()
     assert debian.maintainer("prerm", "0.1.0", "upgrade", "0.2.0+1").returncode == 0
     shutil.rmtree(debian.sources("0.1.0"))
@@ -765,7 +775,7 @@ def test_what_was_unpacked_only_goes_all_the_same(debian):
 
 
 def test_what_debhelper_adds_is_what_is_passed_over(packages):
-    """Some cases end before this code, so it must be only dh_dkms's."""
+    """Checks that the code after the package's own part is only dh_dkms's, because some cases end before it."""
     for name in ("prerm", "postinst"):
         text = (packages["ro2iblnd-dkms"].parent / "control" / name).read_text()
         assert set(re.findall(r"Automatically added by (\S+?)(?:/\S+)?$", text, re.M)) == {"dh_dkms"}, text

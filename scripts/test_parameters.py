@@ -82,7 +82,9 @@ def code():
 
 @pytest.mark.parametrize(("lnet", "default"), [("int (*lnd_get_timeout)(void);", "50"), ("", "0")])
 def test_the_default_timeout(tmp_path, lnet, default):
-    """LNet up to 2.16 does not ask the driver, and has its own deadline for messages."""
+    """Checks the default with an LNet that asks the driver, and with LNet up to 2.16, which has its own deadline for
+    messages.
+    """
     headers = tmp_path / "include/linux/lnet"
     headers.mkdir(parents=True)
     (headers / "lib-lnet.h").touch()
@@ -122,7 +124,7 @@ def test_every_parameter_is_in_the_document(code):
 
 
 def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
-    """migration.md has a row for each parameter of ko2iblnd with a range, with that range."""
+    """Checks that migration.md has a row for each parameter of ko2iblnd with a range, with that range."""
     told = {}
     refused = r"^\| ((?:`\w+`(?:, )?)+) ((?:outside|below|other than) [-0-9., ]+?) \|.*\| refused[ ;|]"
     for names, what in re.findall(refused, read(DOCUMENTS, "migration.md"), re.MULTILINE):

@@ -133,7 +133,7 @@ def test_all_is_well(system):
 
 
 def test_a_user_may_ask(system):
-    """The PATH of a user does not contain modinfo."""
+    """Checks a user whose PATH does not contain modinfo."""
     system.built()
     keep = {"PATH": f"{system.bin}:/usr/bin:/bin", "RO2IBLND_CACHE": str(system.root / "cache")}
     done = subprocess.run([PREFLIGHT, "-d", system.root], env={**keep, **system.env}, capture_output=True, text=True)
@@ -141,7 +141,7 @@ def test_a_user_may_ask(system):
 
 
 def test_a_locale_that_is_not_there(system):
-    """Each bash complains of such a locale, as after ssh from a node that has it."""
+    """Checks a locale that is not installed, as after ssh from a node that has it: each bash complains of it."""
     system.env["LC_ALL"] = "xx_YY.UTF-8"
     status, out, err = system.run()
     assert status == 0, err
@@ -156,7 +156,9 @@ def test_no_headers(system):
 
 
 def test_make_builds_with_what_is_found(system):
-    """scripts/env without a prepared tree: the same tools, and only the kernel that the caller asked for."""
+    """Checks scripts/env without a prepared tree: it finds the same tools, and only the kernel that the caller asked
+    for.
+    """
     script(system.bin / "bindgen", 'echo "bindgen 0.60.1"')
     newer = script(system.root / "cache/bindgen-0.99.0/bin/bindgen", 'echo "bindgen 0.99.0"')
     env = {
@@ -174,7 +176,7 @@ def test_make_builds_with_what_is_found(system):
 
 
 def test_a_kernel_that_is_too_old(system):
-    """As the kernel of RHEL 8."""
+    """Checks the kernel of RHEL 8, which is older than 5.10."""
     old = "4.18.0-553.el8_10.x86_64"
     system.kdir.parent.rename(system.kdir.parent.parent / old)
     write(system.kdir.parent.parent / old / "build/include/config/kernel.release", old + "\n")
@@ -385,7 +387,7 @@ def test_in_tree_crate_lacks_metadata(system):
 
 @pytest.mark.parametrize("name", ["workqueue.rs", "prelude.rs"])
 def test_in_tree_crate_that_is_too_old(system, name):
-    """As in 6.17 and 6.18."""
+    """Checks an in-tree crate that lacks a function, as in 6.17 and 6.18."""
     in_tree(system)
     write(system.kdir / "rust/kernel" / name, "x")
     status, out, _ = system.run()
@@ -434,7 +436,7 @@ def test_rdma_modules_are_there(system):
     ],
 )
 def test_a_kernel_without_its_rdma_modules(system, os_release, words):
-    """The headers do not tell: the modules are in a package of their own."""
+    """Checks a kernel whose RDMA modules are in a package of their own, which the headers do not tell."""
     write(system.root / "etc/os-release", os_release)
     rdma_modules(system)
     line, last = system.wrong()
@@ -492,7 +494,7 @@ def test_a_device_that_cannot_be_used(system, driver, why):
 
 
 def roce_port(system, *gids, device="mlx5_0", mode=None):
-    """gids: (interface, GID, type)"""
+    """Adds a RoCE port. gids: (interface, GID, type)"""
     port = system.root / f"sys/class/infiniband/{device}/ports/1"
     write(port / "link_layer", "Ethernet\n")
     for n, (interface, gid, kind) in enumerate(gids):
@@ -534,7 +536,7 @@ def test_the_version_of_roce(system, gids, mode, uses, note):
     ("thresh", "queue", "notes"), [(1024, 512, 2), (16384, 512, 1), (1024, 8192, 1), (16384, 8192, 0)]
 )
 def test_a_server_with_many_clients(system, thresh, queue, notes):
-    """The tables are too small for the number of clients of a large site."""
+    """Checks tables that are too small for the number of clients of a large site."""
     roce_port(system, V1, V2)
     write(system.root / "proc/sys/net/ipv4/neigh/default/gc_thresh3", f"{thresh}\n")
     write(system.root / "sys/module/ib_core/parameters/recv_queue_size", f"{queue}\n")
@@ -561,7 +563,7 @@ eth0	0000000A	00000000	0001	0	0	100	00FFFFFF	0	0	0
     [("eth1", 0, 0, True), ("eth1", 1, 0, False), ("eth1", 0, 1, False), ("eth0", 0, 0, False)],
 )
 def test_two_interfaces_in_one_subnet(system, second, ignore, arp_filter, noted):
-    """Each interface answers ARP requests for the address of the other."""
+    """Checks two interfaces in one subnet: each answers ARP requests for the address of the other."""
     roce_port(system, V1, V2)
     write(system.root / "proc/net/route", ROUTES.format(second=second))
     for name, of_all in (("arp_ignore", ignore), ("arp_filter", arp_filter)):
@@ -619,7 +621,7 @@ def test_installed_lnet_of_another_kernel(system):
 
 
 def test_lnet_of_another_kernel_by_a_weak_link(system):
-    """weak-modules makes such a link: there is no LNet for this kernel, which is not an error of a build."""
+    """Checks a link that weak-modules made: there is no LNet for this kernel, which is not an error of a build."""
     devel_package(system, OLD_LAYOUT)
     ours = system.root / f"lib/modules/{KERNEL}/extra/lnet.ko"
     theirs = module(
@@ -653,7 +655,8 @@ def test_lustre_in_the_configuration_file(system):
 
 
 def test_tools_in_the_configuration_file(system):
-    """DKMS has no environment in which to name other tools than the distribution's."""
+    """Checks tools in the file, because DKMS has no environment in which to name other tools than the distribution's.
+    """
     write(system.root / "etc/ro2iblnd.conf", "RUSTC=/nowhere/rustc\nBINDGEN=/nowhere/bindgen\n")
     assert system.run()[0] == 0
     del system.env["RUSTC"]
@@ -690,7 +693,8 @@ def test_running_lnet_is_another_build(system):
 
 @pytest.mark.parametrize("name", ["lustre-client", "lustre-client-modules"])
 def test_lustres_dkms_tree(system, name):
-    """The packages for RPM keep config.h and Module.symvers, those for Debian do not."""
+    """Checks the trees of the packages for RPM, which keep config.h and Module.symvers, and for Debian, which do not.
+    """
     tree = no_lnet(system)
     source = system.root / f"usr/src/{name}-2.17.57"
     write(source / "include/linux/lnet/lib-lnet.h", "")
@@ -716,7 +720,7 @@ def test_lustres_dkms_tree(system, name):
 
 @pytest.mark.parametrize("works", [True, False])
 def test_lustres_own_configure(system, works, tmp_path):
-    """Lustre's packages for Debian keep no config.h: lnet-find makes it again, in a temporary copy."""
+    """Checks Lustre's packages for Debian, which keep no config.h: lnet-find makes it in a temporary copy."""
     no_lnet(system)
     source = system.root / "usr/src/lustre-client-modules-2.17.57"
     write(source / "include/linux/lnet/lib-lnet.h", "")
@@ -804,7 +808,7 @@ def test_headers_of_a_devel_package(system, headers, found, tmp_path):
     ids=["2.17.57", "2.17.0"],
 )
 def test_a_devel_package_that_is_not_whole(system, headers, missing):
-    """As in the package of 2.17, which cannot be built against."""
+    """Checks a package that cannot be built against, such as that of 2.17."""
     devel_package(system, headers)
     line, _ = system.wrong()
     assert f"lustre-2.17.57 are not whole (no {missing}): unpack and configure Lustre's source" in line
@@ -913,7 +917,7 @@ def key_id(cert):
 
 
 def test_module_signed_by_somebody(system, tmp_path):
-    """All keys that DKMS makes have the same name, so the name alone proves little."""
+    """Checks signatures and keys. All keys that DKMS makes have the same name, so the name alone proves little."""
     ko = system.built()
     cert = sign(ko, "DKMS module signing key", tmp_path)
     keys = write(system.root / "proc/keys", "")
@@ -973,7 +977,7 @@ def test_module_with_other_symbols(system, imports, says):
 
 
 def test_the_module_that_is_installed(system):
-    """preflight finds the installed module without -m; with -b it does not check the module."""
+    """Checks that preflight finds the installed module without -m, and that it does not check the module with -b."""
     ko = system.root / f"lib/modules/{KERNEL}/updates/dkms/ro2iblnd.ko"
     ko.parent.mkdir(parents=True)
 

@@ -137,7 +137,7 @@ def test_memory_and_partitions_are_told(root):
 
 
 def test_load_is_told(root):
-    """The report also has uninterruptible waits. Names may contain any character."""
+    """Checks that the report has the load and all uninterruptible waits. Names may contain any character."""
     root.put("proc/loadavg", "9.12 3.00 1.00 3/200 999")
     root.put("proc/pressure/io", "some avg10=7.00")
     for pid, (name, state) in enumerate(
@@ -177,7 +177,7 @@ def test_rules_of_firewalls_are_told(root):
 
 
 def test_where_the_past_ends(root):
-    """The report has lines from before the driver was last loaded, and marks them."""
+    """Checks that the report has lines from before the driver was last loaded, and marks them."""
     first, last = (f"[{at}] ro2iblnd: 0.1.0, for Linux 6.12, LNet 2.17" for at in (1, 9))
     log = [first, "[2] ro2iblnd: old", last, "[10] ro2iblnd: new"]
     root.program("dmesg", "\n".join(f"echo '{line}'" for line in log))
@@ -186,7 +186,7 @@ def test_where_the_past_ends(root):
 
 
 def test_verdicts_come_first(root):
-    """If ro2ibtop is installed, its verdicts are those of the node as it is now."""
+    """Checks that the verdicts of an installed ro2ibtop come first, and are those of the node as it is now."""
     root.program("ro2ibtop", 'echo "asked: $*"')
     sections = root.run()
     names = [what for what, _ in sections]
@@ -219,7 +219,7 @@ def test_fault_injection_is_reported(root):
 
 
 def test_one_clock(root):
-    """The report relates the driver's times, the log's times and those of the sections."""
+    """Checks that the report relates the driver's times, the log's times and those of the sections."""
     root.program("uname", "echo Linux")
     sections = root.run()
     said = clock(sections)
@@ -243,8 +243,8 @@ def test_a_clock_that_is_not_told(root, told):
 
 
 def test_failing_peers_are_pinged(root):
-    """Each failing peer gets a plain ping and one with the size of an RDMA packet that must not be fragmented. Peers
-    without failures, and peers that this node rejected or that an operator closed, are not pinged.
+    """Checks that each failing peer gets a plain ping, and one with the size of an RDMA packet that must not be
+    fragmented. Peers without failures, and peers that this node rejected or that an operator closed, are not pinged.
     """
     root.program("ping", PING)
     root.program("ip", IP)
@@ -293,7 +293,7 @@ def test_a_ping_that_cannot_forbid_pieces(root):
 
 
 def test_no_more_than_the_interface_takes(root):
-    """An IPoIB packet has less room than a packet of InfiniBand below it."""
+    """Checks the size for IPoIB, whose packets have less room than those of InfiniBand below it."""
     root.program("ping", PING)
     root.put("sys/class/net/eth0/mtu", "2044")
     root.debug(NI, f"ni={NI} device=rxe0", "conn=10.0.0.3@o2ib mtu=4096 oldest_ms=900 oldest=sending")
@@ -309,7 +309,7 @@ def test_only_so_many_are_pinged(root):
 
 
 def test_nothing_but_addresses_is_asked_for(root):
-    """debugfs may contain any text."""
+    """Checks that only valid addresses reach ping, because debugfs may contain any text."""
     root.program("ping", PING)
     root.debug(
         NI,
@@ -320,7 +320,7 @@ def test_nothing_but_addresses_is_asked_for(root):
 
 
 def test_other_words_for_other_programs(root):
-    """BusyBox's ip has only some of the commands."""
+    """Checks BusyBox's ip, which has only some of the commands."""
     root.program("ip", IP)
     sections = root.run()
     assert named(sections, "command: ip -o address") and named(sections, "command: ip neigh")
@@ -354,7 +354,7 @@ def test_of_the_log_what_may_matter(root):
 
 
 def test_what_broke_is_told_with_its_stack(root):
-    """The name of the module may be in only one line of the stack, or in none."""
+    """Checks a stack of which only one line, or none, names the module."""
     oops = [
         "[ 9.0] BUG: kernel NULL pointer dereference, address: 0000000000000008",
         "[ 9.0] CPU: 1 PID: 77 Comm: kworker/1:2",
@@ -373,7 +373,9 @@ def test_what_broke_is_told_with_its_stack(root):
 
 
 def test_what_the_node_was_booted_with_is_nobodys_business(root):
-    """The kernel's command line may contain passwords, and a word that the report searches for."""
+    """Checks that the kernel's command line, which may contain passwords, is left out even if it has a word of the
+    search.
+    """
     line = "[ 0.0] Kernel command line: rd.driver.pre=mlx5_core netroot=iscsi:user:secret@10.0.0.9"
     other = "[ 0.1] Unknown kernel command line parameters rdma=secret, will be passed to user space."
     root.program("dmesg", f"echo '{line}'; echo '{other}'; echo '[ 1.0] mlx5_core: reset'")
@@ -381,7 +383,7 @@ def test_what_the_node_was_booted_with_is_nobodys_business(root):
 
 
 def test_programs_that_hang_do_not_hold_it(root):
-    """This includes programs that ignore SIGTERM."""
+    """Checks programs that hang, including those that ignore SIGTERM."""
     for name in ("ip", "rdma", "modinfo", "lnetctl", "lctl", "ibv_devinfo", "dmesg", "ping", "uname"):
         root.program(name, "trap '' TERM\necho begun\nsleep 60 & wait\nsleep 60")
     root.debug(NI, f"ni={NI} device=rxe0", *(f"peer=10.0.1.{n}@o2ib waiting=1 failures=1" for n in range(5)))
@@ -393,7 +395,7 @@ def test_programs_that_hang_do_not_hold_it(root):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
-    """As for a program that waits in the kernel for ever: `timeout` does not end it, or is not installed. The report
+    """Checks a program that waits in the kernel for ever: `timeout` does not end it, or is not installed. The report
     does not wait for it, and the program does not keep the output open.
     """
     tools = tmp_path / "tools"
@@ -428,7 +430,7 @@ def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
 
 
 def test_a_file_that_hangs_does_not_hold_it(root):
-    """The file is one of the driver, or a counter that is read from the device's firmware."""
+    """Checks a file that hangs: of the driver, or a counter that is read from the device's firmware."""
     os.mkfifo(root.path / "sys/class/infiniband/rxe0/ports/1/hw_counters/waits")
     os.mkfifo(root.path / "sys/kernel/debug/ro2iblnd/waits")
     sections = root.run("-t", "3")
@@ -446,7 +448,7 @@ def test_a_file_that_hangs_does_not_hold_it(root):
     ],
 )
 def test_a_node_that_tells_nothing_of_ro2iblnd(root, module, mounted, why):
-    """The report has everything else, and one line that names the missing part."""
+    """Checks that the report has everything else, and one line that names the missing part."""
     shutil.rmtree(root.path / ("sys/kernel/debug/ro2iblnd" if mounted else "sys/kernel/debug"))
     (root.path / "sys/kernel/debug").mkdir(exist_ok=True)
     shutil.rmtree(root.path / "sys/module/ro2iblnd")

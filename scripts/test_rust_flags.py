@@ -37,7 +37,7 @@ def test_functions_have_no_section_of_their_own(flags, config):
     ids=["amd64", "arm64"],
 )
 def test_functions_that_llvm_adds_are_as_all_others(flags, config, option, flag):
-    """From 1.98 on, rustc itself sets this for LLVM."""
+    """Checks the flag for LLVM, which rustc itself sets from 1.98 on."""
     assert flag not in flags(config)
     config += f"CONFIG_{option}=y\n"
     assert flag in flags(config) and flag in flags(config, 97)

@@ -173,8 +173,8 @@ def fake_modprobe(tmp_path):
 
 
 def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
-    """As after an update of the kernel for which the driver could not be built: the node is switched, and has no
-    module.
+    """Checks a switched node without a module, as after an update of the kernel for which the driver could not be
+    built.
     """
     node.theirs()
     node.ours()
@@ -242,9 +242,7 @@ OTHER_VERSION = "[ 7.0] ro2iblnd: disagrees about version of symbol lnet_parse"
     ],
 )
 def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, other):
-    """As after an update of Lustre for which the driver could not be built: the module exists, and the kernel refuses
-    it.
-    """
+    """Checks a module that the kernel refuses, as after an update of Lustre for which the driver could not be built."""
     assert both.run("ro2iblnd")[0] == 0
     env = fake_modprobe(tmp_path)
     fake = tmp_path / "bin/modprobe"
@@ -276,7 +274,7 @@ def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, 
 
 
 def test_no_administrator_may_ask(both):
-    """The PATH of such a user does not contain modprobe."""
+    """Checks a user whose PATH does not contain modprobe."""
     assert both.run("ro2iblnd")[0] == 0
     command = [SWITCH, "-d", both.root, "-k", KERNEL, "status"]
     done = subprocess.run(command, env=dict(ENV, PATH="/usr/bin:/bin"), capture_output=True, text=True)
@@ -330,7 +328,9 @@ def test_switching_to_missing_driver_fails(node):
 
 
 def test_switching_where_the_program_is_not(both):
-    """As from the sources before an installation: modprobe would not find the program, and would load no driver."""
+    """Checks a switch from the sources before an installation: modprobe would not find the program, and would load no
+    driver.
+    """
     (both.root / "usr/sbin/ro2iblnd-switch").unlink()
     status, _, err = both.run("ro2iblnd")
     assert status == 1 and "make install" in err and "nothing changed" in err, err
@@ -448,8 +448,8 @@ def loads(node, tmp_path, *args, wrong=""):
 @pytest.mark.parametrize("name", ["ko2iblnd-opa", "ko2iblnd_opa", "ko2iblnd-mlx5"])
 @pytest.mark.parametrize("install", ["", "install ko2iblnd /usr/sbin/ko2iblnd-probe\n"], ids=["bare", "install-line"])
 def test_every_alias_of_ko2iblnd_leads_to_ours(both, name, install):
-    """A start script may load the driver by such a name. Without these aliases ko2iblnd would be loaded before LNet's
-    request, and ro2iblnd never.
+    """Checks names by which a start script may load the driver: without these aliases ko2iblnd would be loaded before
+    LNet's request, and ro2iblnd never.
     """
     site = "alias ko2iblnd-mlx5 ko2iblnd\noptions ko2iblnd-mlx5 peer_credits=63\n"
     (both.conf / "ko2iblnd.conf").write_text(site + LUSTRE_CONF.replace("install", "# install") + install)
@@ -475,7 +475,7 @@ def test_later_alias_is_reported(both):
 
 @pytest.mark.parametrize("passes", ["$CMDLINE_OPTS", ""])
 def test_a_sites_own_probe_chooses_the_options(both, tmp_path, passes):
-    """The probe passes on the options of ko2iblnd, as Lustre's does, or does not."""
+    """Checks a probe that passes on the options of ko2iblnd, as Lustre's does, and a probe that does not."""
     site_probe(both, passes)
     tune = "ni_tune=*@o2ib tos=96; 10.0.0.1@o2ib tos=0"
     assert both.run("ro2iblnd") == (0, "", "")
@@ -505,7 +505,7 @@ def test_a_command_that_loads_nothing_does_not_keep_ours_out(both, tmp_path, com
 
 
 def test_soft_dependencies_of_ko2iblnd_are_loaded(both, tmp_path):
-    """Such a line is the usual solution if an interface is missing when LNet starts."""
+    """Checks the usual solution for an interface that is missing when LNet starts."""
     for name in ("ib_ipoib", "mlx5_ib", "afterwards"):
         both.other(name)
     (both.conf / "site.conf").write_text("softdep ko2iblnd pre: ib_ipoib mlx5_ib post: afterwards\n")
@@ -517,7 +517,7 @@ def test_soft_dependencies_of_ko2iblnd_are_loaded(both, tmp_path):
 
 
 def test_a_kernel_without_rdma_modules(both, tmp_path):
-    """Some distributions have these modules in a package of their own. Lustre's driver could not be loaded, either."""
+    """Checks a kernel whose RDMA modules are in a package of their own. Lustre's driver could not be loaded, either."""
     assert both.run("ro2iblnd")[0] == 0
     (both.modules / "kernel/drivers/infiniband/core/rdma_cm.ko").unlink()
     depmod(both.root)
@@ -537,7 +537,7 @@ def test_a_kernel_without_rdma_modules(both, tmp_path):
 
 
 def test_the_name_that_tools_read_is_no_other_driver(both):
-    """ro2iblnd makes /sys/module/ko2iblnd a link to itself."""
+    """Checks that /sys/module/ko2iblnd, which ro2iblnd makes a link to itself, does not count as another driver."""
     both.run("ro2iblnd")
     both.load("ro2iblnd")
     (both.root / "sys/module/ko2iblnd").symlink_to("ro2iblnd")
