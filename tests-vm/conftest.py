@@ -178,7 +178,7 @@ def polled(request, machine):
     if request.config.getoption("--device") != "rxe" or which == "none" or request.node.path.stem not in POLLED:
         return machine.get("hardware", False)
     if os.environ.get("KERNEL_FLAVOR") == "stock":
-        # A stock kernel has no fault injection for that.
+        # A test cannot tell the driver to do that on a stock kernel.
         return False
     return zlib.crc32(request.node.name.encode()) % 2 == (which == "others")
 

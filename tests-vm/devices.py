@@ -16,8 +16,8 @@ DEVICES = {
     "irdma": {"hardware": True, "dma": "", "profile": "send_sge=13 qp_wr=4080 inline_max=101"},
     # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers.
     "bnxt_re": {"hardware": True, "dma": "", "profile": "send_sge=6 reg_pages=512 map_sleeps=1"},
-    # The device has 2^16 keys in all. Here they are enough for one connection of depth 8, and not for two.
-    # rvt_create_qp() reports for each queue pair that no data goes inline.
+    # The device has 2^16 keys in all. Here it has so few that they are enough for one connection of depth 8, and not
+    # for two. rvt_create_qp() reports for each queue pair that no data goes inline.
     "hfi1": {"hardware": True, "profile": "regions=32 no_inline=1"},
     # Like irdma where the kernel's pages are larger than 4 KiB: its regions do not support that size, only smaller
     # ones. 1 MiB takes as many of these as soft-RoCE's regions have.

@@ -209,7 +209,7 @@ def test_report(nodes, top, tmp_path):
         "command: dmesg": "10.0.0.77@o2ib: connecting failed",
     }.items():  # fmt: skip
         assert words in sections[what], f"{what}: {sections[what]}"
-    # The report pings only failing peers. The first ping does not set the flag against fragments.
+    # The report pings only failing peers. The guest's ping cannot forbid fragments.
     pings = [what for what in sections if what.startswith("command: ping ")]
     assert [what.split()[-3:] for what in pings] == [["-I", a.address, "10.0.0.77"]] * 2, pings
     assert " -s 4128 " in pings[1] and all("100% packet loss" in sections[what] for what in pings), text
@@ -231,7 +231,7 @@ def test_report(nodes, top, tmp_path):
 
 
 def test_debugfs_shows_link_state(nodes):
-    """debugfs shows the state of the link. Without a path the driver sends no connection request."""
+    """debugfs shows the state of the link. The NI has no connection, so that no message goes out without a path."""
     a, _b = nodes
     up(a)
 

@@ -121,8 +121,8 @@ def test_gaps(nodes, gpus):
 
 
 def test_gpu_data_inside_a_message(nodes, gpus):
-    """The data of an IMMEDIATE message for a GPU fails: the sender does not know the sink, and the receiver cannot
-    copy."""
+    """A PUT whose message carries its data fails if the sink is on a GPU: the sender does not know the sink, and the
+    receiver cannot copy."""
     a, b = nodes
     r = a.try_traffic(b, op="put-ack", size=INLINE, tmem="gpu", count=4, conc=4, timeout=4)
     assert r["errors"] == 4 and not r["stuck"] and not r["peer_puts"], r
@@ -252,7 +252,7 @@ def test_the_nearest_ni(boot_pair, pytestconfig):
         return [a.ctl(f"ni show {nid}")["dev_prio"] for nid in nids]
 
     def sends_by(rail, **what):
-        """Checks that only this NI sends to the other node's."""
+        """Checks that PUTs and GETs go out by the NI of this rail."""
         for op in ("put-ack", "get"):
             assert a.traffic(f"10.0.{rail}.2@o2ib", op=op, size=65536, count=8, **what)["from"] == nids[rail]
 

@@ -294,7 +294,7 @@ def cookie_of(m):
 
 @pytest.mark.parametrize("status", [65537, 1 << 20, 2**31 - 1])
 def test_get_done_that_says_too_much(nodes, evil, status):
-    """H13: a GET_DONE with a status above the size closes the connection. LNet would crash."""
+    """H13: a GET_DONE whose status exceeds the size fails its GET. LNet would crash from that status."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
@@ -385,7 +385,7 @@ def test_put_ack_with_a_bad_sink(nodes, evil, what, frags):
 
 
 def test_put_ack_with_a_wrong_key(nodes, evil):
-    """The HCA of the peer that sent the wrong key refuses the WRITE, and its connection closes."""
+    """A PUT_ACK with a wrong key closes the connection, because the HCA of the hostile peer refuses the WRITE."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):

@@ -271,7 +271,7 @@ def test_what_a_peer_takes_is_remembered(nodes, pytestconfig):
 
 
 def test_connecting_without_listener(nodes):
-    """Connecting fails at once if the address has no listener, and times out if the address does not exist."""
+    """Connecting fails at once if the address has no listener, and after a while if no node has the address."""
     a, b = nodes
     up(a)
     r = a.try_traffic(b, op="put-ack", count=4, conc=4, timeout=100)
@@ -433,7 +433,8 @@ def test_messages_wait_for_the_device(nodes):
 
 
 def test_why_a_device_that_is_back_is_of_no_use(nodes):
-    """The log reports that the device is gone, that it is back, and each reason why the driver cannot use it once."""
+    """The log reports that the device is gone, that it is back, and, once each, the reasons why the driver cannot use
+    it."""
     a, b = nodes
     up(a, b)
     a.ping(b)

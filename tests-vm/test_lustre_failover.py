@@ -51,7 +51,7 @@ def lost(node):
     """Returns the messages that ended with a status after which LNet does not resend, by status."""
     now = stats(node)
     assert set(LOST) <= set(now), now
-    # LNet ends a ping whose caller has given up with ECANCELED, and does not resend it.
+    # LNet does not resend a ping whose caller has given up, but ends it with ECANCELED.
     now["local_error"] -= len(re.findall(r"Error sending GET to \S+: -125$", node.guest.console(), re.MULTILINE))
     return {key: now[key] for key in LOST if now[key]}
 

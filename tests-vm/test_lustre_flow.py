@@ -167,8 +167,8 @@ def per_operation(node, before, count):
 
 @pytest.mark.parametrize("peer_credits", [8, LARGEST])
 def test_cost_of_operations(nodes, peer_credits):  # noqa: F811
-    """ro2iblnd needs no more work requests, doorbells and completions than ko2iblnd for the same operations. Each
-    driver talks to its like."""
+    """ro2iblnd needs no more work requests and doorbells than ko2iblnd for the same operations, except for the
+    invalidation of keys. Each driver talks to its like."""
     cells = {}
     # Without the check for splats: ko2iblnd causes one at each start of an NI.
     pair = nodes((KO, KO))

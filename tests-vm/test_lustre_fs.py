@@ -165,7 +165,7 @@ def beds(tree, prober, request):
 
 @pytest.fixture(scope="module", params=PAIRINGS, ids=names)
 def pairing(request):
-    """Drivers of the client and of the server. All tests of one pairing run before those of the next."""
+    """Returns the drivers of the client and of the server. All tests of one pairing run before those of the next."""
     return request.param
 
 
@@ -317,7 +317,7 @@ def test_fault(bed, measure, event, where):
 @LONG
 @pytest.mark.parametrize("run", range(2, 6))
 def test_more_loss_again(bed, measure, pairing, run):
-    """Loss of more packets passes in five runs, so that it did not pass by luck."""
+    """The row with more loss passes in five runs, because one run may pass by luck."""
     if pairing != (OURS, OURS):
         pytest.skip("of ro2iblnd on both nodes only")
     disturb(bed, measure, f"{events.more_loss.__doc__}, run {run}", events.more_loss, None)
@@ -339,7 +339,7 @@ def disturb(bed, measure, name, event, node):
 @LONG
 def test_client_killed(bed, measure):
     """The client loses its power under load, boots, mounts, and reads and writes again. The server evicts the old
-    client as soon as it blocks the new one."""
+    client as soon as that blocks the new one."""
     with measure("client killed and booted", evictions=2) as row:
         load = loads.Load(bed)
         load.start()

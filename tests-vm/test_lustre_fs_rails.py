@@ -2,7 +2,7 @@
 """A file system over two rails, of which one goes away and comes back. Run by `make test-lustre-fs LUSTRE=...`.
 
 Each node has an NI on each of two nets, and LNet's Multi-Rail uses both. Data has to be right, no I/O may fail, and
-Lustre may not notice: no connection to a target is lost, no request waits for its timeout. The removal of a device is
+Lustre must not notice: no connection to a target is lost, no request waits for its timeout. The removal of a device is
 an exception: Lustre's memory that a transfer is writing to goes back with an error, because LNet cannot restart the
 transfer. When the rail is back both rails carry messages again. The table has the stalls of I/O. Only nodes with
 ro2iblnd lose a rail.

@@ -36,8 +36,8 @@ def test_put_and_get(nodes, pairing, where):  # noqa: F811
     for node, gpu in zip((a, b), where):
         load(node, gpu)
     for seed, size in enumerate(SIZES):
-        # The data of an IMMEDIATE message cannot be copied to a GPU: ro2iblnd fails it, ko2iblnd writes it to a wrong
-        # place.
+        # The data of an IMMEDIATE message cannot be copied to a GPU: ro2iblnd fails the message, ko2iblnd writes to a
+        # wrong place.
         if where[1] == 0 or size > 4000:
             assert run(a, f"put {b.nid} {seed} {size}"), size
             assert run(b, f"check {seed} {size}"), size

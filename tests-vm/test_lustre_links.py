@@ -76,7 +76,7 @@ def load(*made):
             node.sh("touch /tmp/stop")
     for node, job in jobs:
         try:
-            # LNet gives up a message that ko2iblnd could not send after 150 s.
+            # After 150 s LNet gives up a message that ko2iblnd could not send.
             job.wait(150 if all(node.lnd == OURS for node in made) else 400)
         except vm.Timeout:
             told = node.guest.run(f"cat {DEBUGFS}/lnet_flood/stats {DEBUGFS}/ro2iblnd/*@*; lnetctl stats show; lnetctl net show -v 3")[1]

@@ -23,7 +23,7 @@ pytestmark = [
 NETS = [f"o2ib{n}" for n in range(1, 9)]
 EACH = 125
 ALL = EACH * len(NETS)
-# Seconds that all connections may take.
+# Seconds within which all have to connect.
 PATIENCE = 180
 
 
@@ -37,8 +37,8 @@ def add_nis(node):
 
 
 def del_nis(node, other):
-    """Deletes the NIs one after the other. Returns the seconds until neither node has more than a few of their queue
-    pairs."""
+    """Deletes the NIs one after the other. Returns the seconds until each node has fewer queue pairs than half of one
+    NI."""
     few = EACH // 2
     began = time.monotonic()
     node.sh(f"for net in {' '.join(NETS)}; do lnetctl net del --net $net || exit; done", 240)

@@ -37,7 +37,7 @@ PROBES = 400
 # at_max limits that time. Much I/O delays its check, too. See "Long stalls of Lustre" in Documentation/interop.md.
 AT_MAX = 600
 HUNG = "/proc/sys/kernel/hung_task_timeout_secs"
-# After a stall of this many seconds the test collects the driver's state, LNet's counts of its peers, and the stacks of
+# After a stall of this many seconds the test collects the driver's state, LNet's state of its peers, and the stacks of
 # Lustre's and LNet's threads.
 ODD = 60
 STATE = f"""

@@ -97,8 +97,8 @@ def test_debug_peer_shows_waiting_messages(nodes):
 
 
 def test_booting_node_says_early(nodes):
-    """A node that boots rejects requests for an NI that LNet does not have in service yet with "early", not with "no
-    such NI". The requester retries."""
+    """A node that boots rejects requests for an NI that LNet does not have in service yet as not ready, not as unknown.
+    The requester retries."""
     a, b = nodes
     up(a)
     b.load()

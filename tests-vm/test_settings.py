@@ -95,7 +95,7 @@ def test_parameter_out_of_range(nodes):
 
 
 def test_no_tos_as_lnetctl_of_2_16_writes_it(nodes):
-    """If an NI has no tos, lnetctl of 2.16 writes it as an unsigned number, and the parameter counts."""
+    """The parameter counts if lnetctl of 2.16 writes an unset tos, which is then -1 as an unsigned number."""
     a, b = nodes
     up(a, lnd="tos=96", peer_credits=8, tos=0xFFFFFFFF)
     up(b)

@@ -39,7 +39,7 @@ def nodes(pair):
     if bad:
         pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
 
-# Sequences of states in the life of a connection.
+# The only sequences of states in the life of a connection.
 LIFE = {
     "active": ["Init", "Resolving", "Connecting", "Established", "Closing", "Draining", "Dead"],
     "passive": ["Init", "Accepting", "Established", "Closing", "Draining", "Dead"],

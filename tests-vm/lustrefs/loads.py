@@ -214,7 +214,7 @@ def dbench(bed, clients, seconds):
     )
     rate = re.search(r"^Throughput (\S+) MB/sec", out, re.MULTILINE)
     bad = re.findall(r"^.*(?:expected|failed|ERROR|handle \d+ was not found).*$", out, re.MULTILINE)
-    # dbench takes the first semaphore of a system, number 0, for an error.
+    # dbench takes the first semaphore of a system, number 0, for a missing one.
     bad = [line for line in bad if "barrier semaphore" not in line]
     if status or not rate:
         bad.append(f"dbench: status {status}: {out[-1000:]}")

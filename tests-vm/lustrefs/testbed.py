@@ -121,7 +121,7 @@ class Bed:
 
     def mount(self):
         began = time.monotonic()
-        # No entry in an mtab: umount here would not remove it.
+        # No entry in an mtab, because nothing would remove the entry.
         self.client.sh(f"mkdir -p {MOUNT}; mount.lustre -n {self.server.nid}:/{NAME} {MOUNT}", MOUNTING)
         self.mounted = True
         return time.monotonic() - began
