@@ -116,7 +116,7 @@ class Tree:
             for name in filter(None, vm.initramfs.module_info(path, "depends").split(",")):
                 if name not in self.modules and name not in wanted:
                     wanted.append(name)
-        vm.initramfs.module_order(tree, wanted)  # a module that is not there: say so now
+        vm.initramfs.module_order(tree, wanted)  # fails here if a module is missing
         return tuple(wanted)
 
     def pair(self, workdir=None, modules=(), files=(), trees=None, **options):

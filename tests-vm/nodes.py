@@ -178,7 +178,7 @@ class Node:
         """Removes the device. Returns when no driver uses it any more."""
         vm.unplug(self.guest, timeout=PATIENCE)
 
-    # Leaving
+    # Unloading
 
     def resources(self):
         """Returns the resources of a guest that a driver could leave behind."""

@@ -400,7 +400,7 @@ def test_tuning_that_is_none(nodes, text):
     assert len(lines) == 1 and "parameter ni_tune is wrong at" in lines[0], lines
 
 
-@pytest.mark.splats("Call Trace")  # the kernel's, of a name that is taken
+@pytest.mark.splats("Call Trace")  # the kernel warns about a name that is taken
 def test_tools_find_the_parameters_of_ko2iblnd(boot, modules, tmp_path):
     """lnetctl finds the driver's parameters under the name of ko2iblnd. A module of that name does not load until the
     driver is unloaded."""
