@@ -20,47 +20,47 @@ use crate::{
     }, //
 };
 
-/// Buffers to send that are kept for when there is no memory: a PUT takes two.
+/// Send buffers that are reserved for a shortage of memory: a PUT takes two.
 const RESERVED: usize = 3;
 
-/// The part of them that only answers get. A message of LNet may wait for a credit, and so for the peer; an answer
-/// does not.
+/// Number of these that only answers get. A message of LNet may wait for a credit, and so for the peer; an answer does
+/// not.
 const FOR_ANSWERS: usize = 1;
 
-/// The use of a reserve.
+/// Use of a reserve.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum ReserveUse {
-    /// An answer to a request of the peer's.
+    /// Answer to a request of the peer.
     Answer,
-    /// A message of LNet's.
+    /// Message of LNet.
     Message,
 }
 
-/// The buffers.
+/// Unused buffers.
 pub(crate) struct BufPool {
-    /// To send, as many as there is room for.
+    /// Send buffers, up to the capacity.
     bufs: KVec<TxBuf>,
-    /// Those that only NOOPs use.
+    /// Send buffers that only NOOPs use.
     noop_bufs: KVec<TxBuf>,
-    /// To post in place of those that LNet has, as many as there is room for.
+    /// Receive buffers to post in place of those that LNet has, up to the capacity.
     spares: KVec<RxBuf>,
 }
 
 impl BufPool {
-    /// Before set-up, and after release.
+    /// Pool before set-up, and after release.
     pub(super) const EMPTY: Self = Self {
         bufs: KVec::new(),
         noop_bufs: KVec::new(),
         spares: KVec::new(),
     };
 
-    /// How many buffers that of a connection of `depth` begins with.
+    /// Returns the number of buffers that the pool of a connection of `depth` begins with.
     pub(crate) fn size(depth: QueueDepth) -> usize {
         let sends = RESERVED.saturating_add(NOOPS_MAX.into());
         queue_sizes::spare_buffers(depth).saturating_add(sends)
     }
 
-    /// That of a connection of `depth`. May sleep.
+    /// Creates the pool of a connection of `depth`. May sleep.
     pub(crate) fn new(depth: QueueDepth, supply: &mut BufAllocator) -> Result<Self> {
         let mut bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
         for _ in 0..RESERVED {
@@ -81,7 +81,7 @@ impl BufPool {
         })
     }
 
-    /// Takes one to send. Leaves the reserve.
+    /// Takes a send buffer. Leaves the reserve.
     #[inline]
     pub(super) fn take(&mut self) -> Option<TxBuf> {
         if self.bufs.len() <= RESERVED {
@@ -90,7 +90,7 @@ impl BufPool {
         self.bufs.pop()
     }
 
-    /// Takes one to send out of the reserve, which fills up again with those that were sent.
+    /// Takes a send buffer out of the reserve, which buffers of completed sends fill up again.
     #[cold]
     pub(super) fn take_reserved(&mut self, whose: ReserveUse) -> Option<TxBuf> {
         let left = match whose {
@@ -103,7 +103,7 @@ impl BufPool {
         self.bufs.pop()
     }
 
-    /// One that was sent. Beyond the capacity it is freed.
+    /// Puts back a buffer whose send has completed. Beyond the capacity it is freed.
     #[inline]
     pub(super) fn put(&mut self, buf: TxBuf) {
         if let Err(full) = self.bufs.push_within_capacity(buf) {
@@ -111,24 +111,24 @@ impl BufPool {
         }
     }
 
-    /// One for a NOOP.
+    /// Takes a buffer for a NOOP.
     pub(super) fn take_for_noop(&mut self) -> Option<TxBuf> {
         self.noop_bufs.pop()
     }
 
-    /// One that was a NOOP.
+    /// Puts back the buffer of a completed NOOP.
     pub(super) fn put_of_noop(&mut self, buf: TxBuf) {
         // Two are in use at most, and there is room for two.
         let _ = self.noop_bufs.push_within_capacity(buf);
     }
 
-    /// One to receive into.
+    /// Takes a receive buffer.
     #[inline]
     pub(super) fn take_spare(&mut self) -> Option<RxBuf> {
         self.spares.pop()
     }
 
-    /// One to receive into that is not needed. Beyond the capacity it is freed.
+    /// Puts back an unused receive buffer. Beyond the capacity it is freed.
     #[inline]
     pub(super) fn put_spare(&mut self, buf: RxBuf) {
         if let Err(full) = self.spares.push_within_capacity(buf) {
@@ -136,7 +136,7 @@ impl BufPool {
         }
     }
 
-    /// Frees them.
+    /// Frees all buffers.
     pub(super) fn clear(&mut self) {
         self.bufs.clear();
         self.spares.clear();
@@ -144,7 +144,7 @@ impl BufPool {
     }
 }
 
-/// Drops what there is no room for.
+/// Drops a value that there is no room for.
 #[cold]
 #[inline(never)]
 fn free<T>(rest: T) {

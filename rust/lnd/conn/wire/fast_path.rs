@@ -37,7 +37,7 @@ use crate::{
     }, //
 };
 
-/// How a transmit may be posted as soon as it is built.
+/// Conditions for the immediate post of a new transmit.
 #[derive(Clone, Copy)]
 pub(crate) struct FastPathLimits {
     /// As of [`Wire::pump`].
@@ -46,22 +46,22 @@ pub(crate) struct FastPathLimits {
     pub(crate) cksum: bool,
 }
 
-/// What became of a transmit.
+/// Result of the build of a transmit.
 pub(crate) enum BuildResult {
-    /// It was posted, with its doorbell; or what to end the connection for, when that was tried.
+    /// It was posted, with its doorbell; or the post failed, with the cause to close the connection with.
     Posted(Result<(), Cause>),
     /// It is queued.
     Queued,
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// Builds a transmit: its message in `buf`, and `what` makes its payload, which may begin now. Posting it takes
-    /// `slots`. A message alone is posted if [`Wire::pump`] would have done nothing but that; all else is queued.
-    /// `at_once`: the doorbell rings for it.
+    /// Builds a transmit: its message in `buf`, and `what` creates its payload, which may begin now. Posting it takes
+    /// `slots`. A message alone is posted if [`Wire::pump`] would have done nothing more than that; other transmits are
+    /// queued. `at_once`: the doorbell rings for it.
     ///
     /// # Errors
     ///
-    /// What makes its payload, and why: the message is too long, or there is no place.
+    /// Returns the creator of its payload, and the reason: the message is too long, or there is no place.
     #[inline(always)]
     pub(crate) fn build<'a, W: FnOnce(Timestamp) -> Transfer>(
         &mut self,
@@ -114,7 +114,8 @@ impl<C: QpHandler> Wire<C> {
                     return Ok(BuildResult::Posted(Err(cause)));
                 }
                 let rang = link.flush(now);
-                // After the doorbell, for its completion waits for the lock; and before a failure of that is booked.
+                // After the doorbell, because its completion waits for the lock; and before a failure of that is
+                // booked.
                 free.pushed();
                 self.flight.pushed(WrRole::Last);
                 self.counts.one(Count::TxMsgs);

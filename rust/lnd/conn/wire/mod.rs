@@ -102,13 +102,13 @@ mod tx_slot;
 pub(super) mod tx_table;
 pub(super) mod tx_table_grow;
 
-/// What [`Qp::drain`] wants.
+/// Arguments of [`Qp::drain`].
 pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
 
-/// What a sink is made of, see [`Wire::for_sink`].
+/// Resources for a sink, see [`Wire::for_sink`].
 pub(super) type SinkParts<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
 
-/// The wire half of a connection, a `C`.
+/// Wire half of a connection, a `C`.
 pub(super) struct Wire<C: QpHandler> {
     identity: Identity,
     credits: Credits,
@@ -117,18 +117,18 @@ pub(super) struct Wire<C: QpHandler> {
     buf_pool: BufPool,
     link: Option<QpHandle<C>>,
     limits: Limits,
-    /// Until release: the device may go afterwards.
+    /// Device, until release: it may be removed afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
-    /// The list in which that was last.
+    /// Snapshot that last included the counters.
     list: SnapshotId,
-    /// Since when NOOPs are on their way; it begins anew when one of two has arrived.
+    /// Time since which NOOPs are on their way; it restarts when one of two has arrived.
     noop: Option<Timestamp>,
     stats: ConnStats,
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// Creates the wire half of a new connection that asks for `depth`.
+    /// Creates the wire half of a new connection that requests `depth`.
     pub(super) fn new(
         identity: Identity,
         depth: QueueDepth,
@@ -151,39 +151,40 @@ impl<C: QpHandler> Wire<C> {
         })
     }
 
-    /// At set-up, before the first receive is posted: the buffers, what bounds a transfer, and the slots that
-    /// there are for others than NOOPs.
+    /// Stores, at set-up and before the first receive is posted, the buffers, the limits of a transfer, and the number
+    /// of slots for all messages except NOOPs.
     pub(super) fn open(&mut self, stock: BufPool, limits: Limits, slots: u16) {
         self.buf_pool = stock;
         self.limits = limits;
         self.txs.open(slots);
     }
 
-    /// At set-up: the queue pair, with its receives posted; of one that ends at once perhaps not all.
+    /// Stores, at set-up, the queue pair with its posted receives; if the connection ends at once, maybe not all are
+    /// posted.
     pub(super) fn set_link(&mut self, link: QpHandle<C>) {
         self.stats.set_qpn(link.qp().number());
         self.link = Some(link);
     }
 
-    /// What is measured of the connection.
+    /// Returns the statistics of the connection.
     #[inline]
     pub(super) fn meter(&self) -> &ConnStats {
         &self.stats
     }
 
-    /// The handshake is complete: `depth` is agreed on, and the peer's life is `stamp`. `high_water` is how
-    /// many credits a NOOP returns.
+    /// Notes that the handshake is complete: `depth` is agreed on, and the peer's life is `stamp`. `high_water` is the
+    /// number of credits that a NOOP returns.
     pub(super) fn established(&mut self, depth: QueueDepth, high_water: u8, stamp: u64) {
         self.credits = Credits::new(depth, high_water);
         self.identity.peer_stamp = stamp;
     }
 
-    /// Whether it is a connection with that life of the peer.
+    /// Returns whether the connection is with that life of the peer.
     pub(super) fn is_with(&self, stamp: u64) -> bool {
         self.identity.peer_stamp == stamp
     }
 
-    /// The envelope of every message of this connection; credits are set when it is posted.
+    /// Returns the envelope of every message of this connection; credits are set when a message is posted.
     #[inline]
     pub(super) fn envelope(&self) -> Envelope {
         Envelope {
@@ -196,26 +197,27 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    /// What bounds one transfer.
+    /// Returns the limits of one transfer.
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// The RDMA device, until release.
+    /// Returns the RDMA device, until release.
     pub(super) fn hca(&self) -> Option<Arc<Hca>> {
         self.hca.clone()
     }
 
-    /// The same as LNet's pages are mapped for it.
+    /// Returns the device that LNet's pages are mapped for.
     pub(super) fn device(&self) -> Option<ARef<Device>> {
         self.hca.as_ref().map(|hca| hca.device.clone())
     }
 
-    /// What a sink is made of: the device, how many pages of which size one region covers, and the queue pair.
+    /// Returns the resources for a sink: the device, the number and size of pages that one region covers, and the queue
+    /// pair.
     ///
     /// # Errors
     ///
-    /// `ENODEV` or `ENOTCONN`: it was released.
+    /// `ENODEV` or `ENOTCONN`: they were released.
     pub(super) fn for_sink(&self) -> Result<SinkParts<C>> {
         let hca = self.hca.as_ref().ok_or(ENODEV)?;
         let link = self.link.as_ref().ok_or(ENOTCONN)?;
@@ -223,29 +225,29 @@ impl<C: QpHandler> Wire<C> {
         Ok((hca.device.clone(), pages, link.qp().clone()))
     }
 
-    /// The queue pair, from set-up to release.
+    /// Returns the queue pair, from set-up to release.
     pub(super) fn qp(&self) -> Option<Arc<Qp<C>>> {
         self.link.as_ref().map(|link| link.qp().clone())
     }
 
-    /// Milliseconds since something was last sent; 0 without a link.
+    /// Returns the milliseconds since the last send; 0 without a link.
     pub(super) fn sent_ms(&self) -> i64 {
         self.link.as_ref().map_or(0, QpHandle::sent_ms)
     }
 
-    /// Whether the doorbell rings for what is queued now, see [`SendsInFlight::rings`].
+    /// Returns whether the doorbell rings for the work requests that are queued now, see [`SendsInFlight::rings`].
     #[inline]
     pub(super) fn rings(&self, corked: impl FnOnce() -> bool) -> bool {
         self.flight.rings(corked)
     }
 
-    /// Counts one more, for people.
+    /// Increments a counter.
     #[inline]
     pub(super) fn count(&mut self, what: Count) {
         self.counts.one(what);
     }
 
-    /// A free message buffer.
+    /// Takes a free message buffer.
     #[inline]
     pub(super) fn take_buf(&mut self) -> Option<TxBuf> {
         self.buf_pool.take()
@@ -256,51 +258,51 @@ impl<C: QpHandler> Wire<C> {
         self.buf_pool.take_reserved(whose)
     }
 
-    /// Gives a message buffer back that was not used.
+    /// Gives an unused message buffer back.
     pub(super) fn put_buf(&mut self, buf: TxBuf) {
         self.buf_pool.put(buf);
     }
 
-    /// Whether there is a place for a transmit. If not: [`Wire::grow`].
+    /// Returns whether there is a place for a transmit. If not: [`Wire::grow`].
     #[inline]
     pub(super) fn has_place(&self) -> bool {
         self.txs.has_free()
     }
 
-    /// How many places there are.
+    /// Returns the number of places.
     pub(super) fn nr_txs(&self) -> usize {
         self.txs.len()
     }
 
-    /// Makes more places, see [`TxTable::grow`].
+    /// Creates more places, see [`TxTable::grow`].
     pub(super) fn grow(&mut self, bigger: &mut TxTableGrow) {
         self.txs.grow(bigger);
     }
 
-    /// Whether a transmit is over, and LNet was not told.
+    /// Returns whether a transmit is finished, and LNet does not know yet.
     #[inline]
     pub(super) fn has_done(&self) -> bool {
         self.txs.has_done()
     }
 
-    /// Takes the oldest transmit that is over, if one is, perhaps into `finished`.
+    /// Takes the oldest finished transmit, if there is one, perhaps into `finished`.
     #[inline]
     pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
         self.txs.take_done(finished)
     }
 
-    /// Whether any transmit is not over.
+    /// Returns whether any transmit is not finished.
     pub(super) fn has_pending(&self) -> bool {
         self.txs.has_pending()
     }
 
-    /// Ends every transmit because the connection has, for `cause`.
+    /// Ends every transmit because the connection was closed for `cause`.
     pub(super) fn cancel(&mut self, cause: Cause) {
         self.txs.cancel(cause);
     }
 
-    /// Why a transmit has waited for more than `limit` milliseconds, if one has, or a NOOP: it may be the peer who said
-    /// how often ours are repeated.
+    /// Returns why a transmit, or a NOOP, has waited for more than `limit` milliseconds, if one has: the peer may have
+    /// set how often this side's sends are retried.
     pub(super) fn overdue(&self, limit: i64) -> Option<Cause> {
         let noop = self.noop.is_some_and(|since| since.elapsed_ms() > limit);
         self.txs
@@ -309,12 +311,12 @@ impl<C: QpHandler> Wire<C> {
             .or(noop.then_some(Cause::DeadlineSending))
     }
 
-    /// Posts a receive buffer again, unless another one was posted for it, and books it. Only until the
-    /// connection closes.
+    /// Posts a receive buffer again, unless another one was posted for it, and books it. Only until the connection
+    /// closes.
     ///
     /// # Errors
     ///
-    /// What to end the connection for.
+    /// Returns the cause to close the connection with.
     #[inline(always)]
     pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), CloseReason> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
@@ -326,11 +328,11 @@ impl<C: QpHandler> Wire<C> {
         self.credits.reposted(how).map_err(CloseReason::Credits)
     }
 
-    /// Posts a new buffer in place of that of a request which LNet keeps, or keeps it for the next request.
+    /// Posts a new buffer in place of the buffer of a request which LNet keeps, or keeps it for the next request.
     ///
     /// # Errors
     ///
-    /// What to end the connection for.
+    /// Returns the reason to close the connection.
     pub(super) fn replenish(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), CloseReason> {
         if msg.is_replaced() {
             self.buf_pool.put_spare(buf);
@@ -342,15 +344,15 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
-    /// Nothing can be posted from here on: what [`Qp::drain`] wants, once.
+    /// Ends all posting: returns the arguments of [`Qp::drain`], once.
     pub(super) fn close(&mut self) -> Option<DrainParts<C>> {
         let link = self.link.as_mut()?;
         let (sq, rq) = link.take_queues()?;
         Some((link.qp().clone(), sq, rq))
     }
 
-    /// At release: the queue pair, to be dropped without the lock. What was counted goes to `past`, and is not counted
-    /// here any more.
+    /// Takes the queue pair, at release, to be dropped without the lock. The counters are added to `past`, and are not
+    /// counted here any more.
     pub(super) fn take_link(&mut self, past: &ClosedCounters) -> Option<QpHandle<C>> {
         let link = self.link.take()?;
         let counts = core::mem::take(&mut self.counts);
@@ -358,13 +360,13 @@ impl<C: QpHandler> Wire<C> {
         Some(link)
     }
 
-    /// What was counted is in that list now; false: it was already.
+    /// Notes that the snapshot `list` includes the counters; returns false if it did already.
     pub(super) fn enter(&mut self, list: SnapshotId) -> bool {
         core::mem::replace(&mut self.list, list) != list
     }
 
-    /// At release, when no key is valid any more: lets go of what only a key held, and of all buffers. What was counted
-    /// since the link was taken goes to `past`, too. Returns the device, to be dropped without the lock.
+    /// Frees, at release, when no key is valid any more, the objects that only a key held, and all buffers. The
+    /// counters since the link was taken are added to `past`, too. Returns the device, to be dropped without the lock.
     pub(super) fn release(&mut self, past: &ClosedCounters) -> Option<Arc<Hca>> {
         past.add(&core::mem::take(&mut self.counts), self.list);
         self.txs.keys_dead();

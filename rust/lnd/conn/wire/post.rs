@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! A work request that was pushed has a context that identifies its transmit ([`index_of`]), and was counted in its
-//! transmit before the next one is built.
+//! A pushed work request has a context that identifies its transmit ([`index_of`]), and was counted in its transmit
+//! before the next one is built.
 
 use super::Wire;
 use crate::{
@@ -36,14 +36,14 @@ use crate::{
     }, //
 };
 
-/// Context of a NOOP's work request. Others are made by [`context`].
+/// Context of a NOOP's work request. [`context`] creates all others.
 const NOOP: u32 = u32::MAX;
 /// Set in the context of a LOCAL_INV.
 const INVALIDATE: u32 = 1 << 16;
-/// Set in the context of what goes in front of a message.
+/// Set in the context of a work request in front of a message.
 const IN_FRONT: u32 = 1 << 17;
 
-/// What the send queue gives back with the completion of a work request of the tx at `index`.
+/// Returns the context of a work request of the tx at `index`, which the send queue returns with its completion.
 #[inline(always)]
 pub(super) fn context(index: u16, wr: Wr, load: WrRole) -> u32 {
     let wr = match wr {
@@ -57,19 +57,19 @@ pub(super) fn context(index: u16, wr: Wr, load: WrRole) -> u32 {
     u32::from(index) | wr | load
 }
 
-/// Whether a context is that of a NOOP's work request.
+/// Returns whether a context is that of a NOOP's work request.
 #[inline]
 pub(super) fn is_noop(context: u32) -> bool {
     context == NOOP
 }
 
-/// Index of the tx that a context belongs to.
+/// Returns the index of the tx that a context belongs to.
 #[inline(always)]
 pub(super) fn index_of(context: u32) -> Option<u16> {
     u16::try_from(context & !(INVALIDATE | IN_FRONT)).ok()
 }
 
-/// Which of its work requests it is.
+/// Returns the kind of its work request.
 #[inline(always)]
 pub(super) fn wr_of(context: u32) -> Wr {
     if context & INVALIDATE != 0 {
@@ -79,7 +79,7 @@ pub(super) fn wr_of(context: u32) -> Wr {
     }
 }
 
-/// What that is for.
+/// Returns the role of that work request.
 #[inline(always)]
 pub(super) fn load_of(context: u32) -> WrRole {
     if context & IN_FRONT != 0 {
@@ -90,7 +90,7 @@ pub(super) fn load_of(context: u32) -> WrRole {
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// Makes sure that one more work request with `sges` gather elements fits into the batch.
+    /// Ensures that one more work request with `sges` gather elements fits into the batch.
     #[inline]
     fn make_room(&mut self, wrs: u16, sges: usize) -> Result<(), Cause> {
         let link = self.link.as_ref().ok_or(Cause::Flushed)?;
@@ -101,7 +101,7 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    /// Books a work request that was pushed.
+    /// Books a pushed work request.
     #[inline(always)]
     fn pushed(&mut self, index: u16, load: WrRole) {
         self.txs.pushed(index, 1);
@@ -132,7 +132,7 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
-    /// Builds the work requests of a tx: REG_MR or WRITEs if need be, then the SEND; or LOCAL_INV alone.
+    /// Builds the work requests of a tx: REG_MR or WRITEs if needed, then the SEND; or LOCAL_INV alone.
     pub(super) fn post_tx(
         &mut self,
         (op, index): (Op, u16),
@@ -164,7 +164,7 @@ impl<C: QpHandler> Wire<C> {
         self.post_send(index, message, credits, cksum)
     }
 
-    /// The transfer of a tx that is being posted.
+    /// Returns the transfer of a tx that is being posted.
     #[inline]
     fn transfer(&mut self, index: u16) -> Result<&mut Transfer, Cause> {
         self.txs.transfer(index).ok_or(Cause::LocalFault)
@@ -206,7 +206,7 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
-    /// The same, when the batch was full.
+    /// Pushes the SEND after a flush, when the batch was full.
     #[cold]
     #[inline(never)]
     fn send_after_all(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
@@ -218,8 +218,8 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    /// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
-    /// peer.
+    /// Registers the key of a sink. The registration goes into the send queue right in front of the message that tells
+    /// the peer.
     fn post_reg(&mut self, index: u16) -> Result<(), Cause> {
         let wrs = self.link.as_ref().ok_or(Cause::Flushed)?.wrs_per_reg();
         self.make_room(wrs, 0)?;
@@ -229,13 +229,13 @@ impl<C: QpHandler> Wire<C> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         let mr = link.push_reg(context(index, Wr::Any, WrRole::InFront), mr)?;
         sink.registered(mr);
-        // As `pushed` does for each; what goes in front counts nothing in `flight`.
+        // As `pushed` does for each; work requests in front of a message do not count in `flight`.
         self.txs.pushed(index, wrs);
         self.counts.more(Count::Wrs, wrs);
         Ok(())
     }
 
-    /// Kills the key of a sink.
+    /// Invalidates the key of a sink.
     fn post_inv(&mut self, index: u16) -> Result<(), Cause> {
         self.make_room(1, 0)?;
         let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
@@ -246,13 +246,13 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
-    /// Builds WRITEs of a tx that stays the first in line: as many as `wrs`, if it has as many.
-    // Apart, as the next but one: most of what is posted is a message alone.
+    /// Builds WRITEs of a tx that stays the first in line: `wrs`, if it has as many.
+    // Separate function, as the next but one: most posted transmits are a message alone.
     #[inline(never)]
     pub(super) fn post_part(&mut self, index: u16, wrs: u16) -> Result<(), Cause> {
         let (pushed, left) = self.post_writes(index, wrs)?;
         if pushed == 0 {
-            // It would stay the first in line for ever.
+            // The tx would stay the first in line for ever.
             return Err(Cause::LocalFault);
         }
         self.txs.chunk_posted(index, pushed, left == 0);
@@ -262,7 +262,7 @@ impl<C: QpHandler> Wire<C> {
     /// Builds the WRITEs of a tx that were not built yet.
     #[inline(always)]
     fn post_all_writes(&mut self, index: u16) -> Result<(), Cause> {
-        // Most often one does, and wants no cursor.
+        // Most often a single WRITE is enough, and needs no cursor.
         let max_sge = self.limits.max_sge();
         if let (Some(transfer), Some(link)) = (self.txs.transfer(index), &mut self.link) {
             if let Some((map, to, nob)) = transfer.single_write(max_sge) {
@@ -275,19 +275,20 @@ impl<C: QpHandler> Wire<C> {
         }
         match self.post_writes(index, u16::MAX)? {
             (_, 0) => Ok(()),
-            // The sink is smaller than it was.
+            // The sink is smaller than before.
             _ => Err(Cause::LocalFault),
         }
     }
 
-    /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered. Goes on
-    /// where it was; returns how many WRITEs it pushed, at most `wrs`, and how many bytes are left.
+    /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered. Continues at the
+    /// current position; returns the number of WRITEs that it pushed, at most `wrs`, and the number of bytes that are
+    /// left.
     #[inline(never)]
     fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
         let max_sge = self.limits.max_sge();
         let context = context(index, Wr::Any, WrRole::InFront);
         let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
-            // An error, or zero bytes: only the message goes.
+            // An error, or zero bytes: only the message is sent.
             return Ok((0, 0));
         };
         let mut pushed = 0u16;

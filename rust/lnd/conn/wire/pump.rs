@@ -36,7 +36,7 @@ use crate::{
     }, //
 };
 
-/// What a completion status says about the request, and about whom to blame.
+/// Returns the result of a request by its completion status, and which side is to blame.
 pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
         WcStatus::Success => Ok(()),
@@ -60,11 +60,12 @@ pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// A work request of the send queue has ended: its context, how, and the message buffer of a send.
+    /// Handles the completion of a work request of the send queue: its context, its status, and the message buffer of a
+    /// send.
     ///
     /// # Errors
     ///
-    /// What to end the connection for, before the next one is looked at.
+    /// Returns the cause to close the connection with, before the next completion is handled.
     #[inline(always)]
     pub(crate) fn send_done(
         &mut self,
@@ -89,7 +90,8 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    // Apart, so that the other one knows that all went well. There is no buffer: the device may not be done with it.
+    // Separate function, so that the other one knows that the send succeeded. There is no buffer: the device may still
+    // use it.
     #[cold]
     #[inline(never)]
     fn retire_failed(&mut self, context: u32, cause: Cause) {
@@ -132,43 +134,44 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    /// Whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so
-    /// many requests that the high-water mark is out of reach.
+    /// Returns whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so many requests
+    /// that the high-water mark is out of reach.
     pub(crate) fn starves_peer(&self) -> bool {
         self.credits.starves_peer()
     }
 
-    /// Whether [`Wire::pump`] would certainly do nothing, told at one look; it may do nothing otherwise, too.
+    /// Returns whether [`Wire::pump`] would certainly do nothing, by one quick check; it may do nothing in other cases,
+    /// too.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         self.txs.is_idle(&self.credits)
     }
 
-    /// Whether [`Wire::pump`] would do nothing, for certain.
+    /// Returns whether [`Wire::pump`] would do nothing, for certain.
     #[inline(always)]
     pub(crate) fn is_quiet(&self, probe: bool) -> bool {
         self.txs.is_quiet(&self.credits, probe)
     }
 
-    /// Whether [`Wire::pump`] found no credit when it looked last.
+    /// Returns whether the last [`Wire::pump`] found no credit.
     #[inline]
     pub(crate) fn lacks_credit(&self) -> bool {
         self.stats.stands_still_for(StallReason::Credit)
     }
 
-    /// Whether [`Wire::pump`] would only find that there is no credit.
+    /// Returns whether [`Wire::pump`] would only find that there is no credit.
     #[inline]
     pub(crate) fn is_starved(&self, probe: bool, patient: bool) -> bool {
         self.txs.is_starved(&self.credits, probe, patient)
     }
 
-    /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
-    /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
-    /// come. `cksum`: messages carry a checksum. Only while the connection is established.
+    /// Posts all transmits that may be sent, with as few doorbells as possible. Posts a NOOP if there is no other
+    /// message and `probe` is set, or the peer needs credits. `patient`: the caller comes back when LNet has taken the
+    /// received requests. `cksum`: messages carry a checksum. Only while the connection is established.
     ///
     /// # Errors
     ///
-    /// What to end the connection for. What could not be posted is retired.
+    /// Returns the cause to close the connection with. Work requests that could not be posted are retired.
     #[inline(always)]
     pub(crate) fn pump(
         &mut self,
@@ -185,7 +188,7 @@ impl<C: QpHandler> Wire<C> {
             let built = match next {
                 NextTx::Post { index, op, carried } => self
                     .post_tx((op, index), carried, cksum, now)
-                    // Of an earlier step something may be under way yet, and end well.
+                    // Work requests of an earlier step may be under way yet, and succeed.
                     .inspect_err(|cause| self.txs.latch(index, *cause)),
                 NextTx::Part { index, wrs } => self.post_part(index, wrs),
                 NextTx::Noop { carried } => self.post_noop(carried, cksum),
@@ -220,11 +223,11 @@ impl<C: QpHandler> Wire<C> {
             }
             free = self.link.as_ref().map_or(0, QpHandle::slots);
         };
-        // Also after a failure: what was pushed completes only if it is posted.
+        // Also after a failure: pushed work requests complete only if they are posted.
         built.and(self.flush(now))
     }
 
-    /// Nothing more may go, for want of something.
+    /// Notes that no transmit may be sent for lack of `want`.
     #[inline]
     fn stalls(&mut self, want: StallReason) {
         if !self.stats.stands_still_for(want) {
@@ -244,14 +247,14 @@ impl<C: QpHandler> Wire<C> {
         self.stats.stalls(want, queued, credits);
     }
 
-    /// Rings the doorbell for what was pushed, because there is no room for more.
+    /// Rings the doorbell for the pushed work requests, because there is no room for more.
     #[cold]
     #[inline(never)]
     pub(super) fn flush_full(&mut self) -> Result<(), Cause> {
         self.flush(Timestamp::now())
     }
 
-    /// Rings the doorbell for what was pushed, if anything was.
+    /// Rings the doorbell for the pushed work requests, if there are any.
     #[inline(always)]
     fn flush(&mut self, now: Timestamp) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
@@ -264,7 +267,7 @@ impl<C: QpHandler> Wire<C> {
         self.flushed(rang)
     }
 
-    /// The doorbell rang for what was pushed, or that was tried.
+    /// Handles the result of the doorbell for the pushed work requests.
     #[inline(always)]
     pub(super) fn flushed(&mut self, rang: Result<(), Unposted>) -> Result<(), Cause> {
         match rang {
@@ -282,7 +285,7 @@ impl<C: QpHandler> Wire<C> {
         if unposted.rang {
             self.counts.one(Count::Doorbells);
         }
-        // What the device did not take will not complete by itself.
+        // Work requests that the device did not take will not complete by themselves.
         while let Some(context) = self.link.as_mut().and_then(QpHandle::next_unposted) {
             self.retire_failed(context, Cause::LocalFault);
         }

@@ -44,7 +44,7 @@ use crate::{
     }, //
 };
 
-/// The link of a connection, a `C`.
+/// Queue pair of a connection, a `C`, with the rights to post.
 pub(crate) struct QpHandle<C: QpHandler> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
@@ -55,9 +55,9 @@ pub(crate) struct QpHandle<C: QpHandler> {
     refused: bool,
 }
 
-/// A batch that was not posted, or not all of it: [`QpHandle::next_unposted`].
+/// Batch that was not posted, or not all of it: [`QpHandle::next_unposted`].
 pub(super) struct Unposted {
-    /// The device was asked.
+    /// The driver called the device.
     pub(super) rang: bool,
 }
 
@@ -73,7 +73,7 @@ impl<C: QpHandler> QpHandle<C> {
         })
     }
 
-    /// Receives pushed so far; once draining has begun, those that were posted.
+    /// Returns the number of receives pushed so far; once draining has begun, the number of posted receives.
     pub(super) fn recv_wrs(&self) -> u64 {
         self.recv_wrs
     }
@@ -83,12 +83,12 @@ impl<C: QpHandler> QpHandle<C> {
         self.refused
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub(super) fn qp(&self) -> &Arc<Qp<C>> {
         &self.qp
     }
 
-    /// Milliseconds since something was last sent.
+    /// Returns the milliseconds since the last send.
     pub(super) fn sent_ms(&self) -> i64 {
         self.last_send.elapsed_ms()
     }
@@ -110,7 +110,7 @@ impl<C: QpHandler> QpHandle<C> {
         }
     }
 
-    /// Finds out how many slots of the send queue are free, for [`QpHandle::slots`], too.
+    /// Updates the number of free slots of the send queue, for [`QpHandle::slots`], too.
     #[inline]
     pub(super) fn refresh_free_slots(&mut self) -> u16 {
         let queues = self.queues.as_mut();
@@ -118,14 +118,14 @@ impl<C: QpHandler> QpHandle<C> {
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
-    /// Free slots of the send queue, of those that were when somebody looked.
+    /// Returns the number of free slots of the send queue at the last update, less those used since.
     #[inline]
     pub(super) fn slots(&self) -> u16 {
         let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.slots());
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
-    /// As [`QpHandle::slots`], for one work request that is posted by itself; 0 if the batch has others.
+    /// Returns the same number for one work request that is posted by itself; 0 if the batch has others.
     #[inline]
     pub(super) fn room(&self) -> u16 {
         match self.is_empty() {
@@ -134,7 +134,7 @@ impl<C: QpHandler> QpHandle<C> {
         }
     }
 
-    /// Free slots of the send queue.
+    /// Returns the number of free slots of the send queue.
     pub(super) fn sq_free(&self) -> u16 {
         let free = self
             .queues
@@ -143,13 +143,13 @@ impl<C: QpHandler> QpHandle<C> {
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
-    /// Whether nothing is pushed.
+    /// Returns whether no work request is pushed.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.queues.as_ref().is_none_or(|(sq, _)| sq.is_empty())
     }
 
-    /// Whether `wrs` more work requests fit into the batch, with `sges` gather elements.
+    /// Returns whether `wrs` more work requests fit into the batch, with `sges` gather elements.
     #[inline]
     pub(super) fn fits(&self, wrs: u16, sges: usize) -> bool {
         let Some((sq, _)) = &self.queues else {
@@ -158,8 +158,8 @@ impl<C: QpHandler> QpHandle<C> {
         sq.fits(usize::from(wrs), sges)
     }
 
-    /// The context of the next work request that was pushed, and that the device did not take: it will not complete
-    /// by itself.
+    /// Returns the context of the next pushed work request that the device did not take: it will not complete by
+    /// itself.
     pub(super) fn next_unposted(&mut self) -> Option<u32> {
         let (sq, _) = self.queues.as_mut()?;
         sq.next_unposted()
@@ -169,11 +169,11 @@ impl<C: QpHandler> QpHandle<C> {
     ///
     /// # Errors
     ///
-    /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
-    /// pushed: end the connection.
+    /// Returns the unposted batch. Its work requests hold no memory of LNet any more, and no more can be pushed: the
+    /// caller must close the connection.
     #[inline(always)]
     pub(super) fn flush(&mut self, now: Timestamp) -> Result<(), Unposted> {
-        // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
+        // The next message may return credits for these buffers, or ask for an answer that needs one.
         if self.post_pushed_recvs().is_err() {
             if let Some((sq, _)) = &mut self.queues {
                 sq.discard(&self.qp);
@@ -220,7 +220,7 @@ impl<C: QpHandler> QpHandle<C> {
             .map_err(|_| Cause::LocalFault)
     }
 
-    /// Pushes an RDMA WRITE; returns how many bytes it moves.
+    /// Pushes an RDMA WRITE; returns the number of bytes that it moves.
     pub(super) fn push_write(
         &mut self,
         context: u32,
@@ -234,7 +234,7 @@ impl<C: QpHandler> QpHandle<C> {
             .map_err(|_| Cause::LocalFault)
     }
 
-    /// Work requests of one registration.
+    /// Returns the number of work requests of one registration.
     pub(crate) fn wrs_per_reg(&self) -> u16 {
         self.qp.wrs_per_reg()
     }
@@ -268,14 +268,14 @@ impl<C: QpHandler> QpHandle<C> {
         self.post_recvs()
     }
 
-    /// The same, of a buffer in which an answer came.
-    // Apart, because that of a request is most often a spare.
+    /// Pushes a receive with a buffer in which an answer came.
+    // Separate function, because the buffer for a request is most often a spare.
     #[inline(never)]
     pub(super) fn push_recv_again(&mut self, buf: RxBuf) -> Result<(), Cause> {
         self.push_recv(buf)
     }
 
-    /// Posts the receives that were pushed.
+    /// Posts the pushed receives.
     #[inline(never)]
     pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
         self.post_pushed_recvs()

@@ -53,8 +53,9 @@ use crate::{
     }, //
 };
 
-/// What the completion of a receive says, and about whom: there the peer chose the length and the operation,
-/// and our buffers are all alike and registered. soft-RoCE says `LocQpOp` of what is too long (7.3).
+/// Returns the result of a receive by its completion status, and which side is to blame: the peer chose the length and
+/// the operation, and this side's buffers are all alike and registered. soft-RoCE reports `LocQpOp` for a message that
+/// is too long (7.3).
 pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
         WcStatus::LocLen | WcStatus::LocQpOp | WcStatus::LocAccess => Err(Cause::RemoteFault),
@@ -63,11 +64,11 @@ pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// Takes one message. Requests go into `inbox`. Only while the connection is established.
+    /// Processes one message. Requests go into `inbox`. Only while the connection is established.
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with it ends the connection.
+    /// Returns the reason to close the connection, for any fault of the message.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -75,7 +76,7 @@ impl<C: QpHandler> Wire<C> {
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
         self.counts.one(Count::RxMsgs);
-        // What is too short for it is no message in any order.
+        // A message that is too short for this is invalid in any byte order.
         match rx
             .msg()
             .whole()
@@ -86,7 +87,7 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    // Apart, so that the other one knows its order: nearly all peers have ours.
+    // Separate function, so that the other one knows its byte order: nearly all peers have this side's.
     #[cold]
     #[inline(never)]
     fn receive_swapped(
@@ -168,7 +169,7 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
-    /// A request goes into `inbox`, if the peer had a credit for it.
+    /// Puts a request into `inbox`, if the peer had a credit for it.
     #[inline(always)]
     fn request(
         &mut self,
@@ -183,14 +184,15 @@ impl<C: QpHandler> Wire<C> {
         let msg = rx.msg_mut();
         msg.judged(facts);
         let replaced = self.replace(msg);
-        // It has come, whatever becomes of the buffer in its place: its sender may have been told so.
+        // The request counts even if its place in the receive queue cannot be filled: its sender may have got an
+        // acknowledgement.
         inbox.push(rx);
         replaced
     }
 
-    /// Takes a message that had arrived whole when the connection ended. Its sender may have been told that it
-    /// arrived, and nobody sends it again: so data in a message goes into `inbox`, and an answer that data is there
-    /// counts. Everything else fails at its sender, who waits for an answer of ours.
+    /// Processes a message that had arrived completely when the connection was closed. Its sender may have got an
+    /// acknowledgement, and no node resends it: so a message with data goes into `inbox`, and an answer that data has
+    /// arrived counts. Every other message fails at its sender, which waits for an answer of this side.
     pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut RxQueue<C>) {
         let mut rx = rx;
         let Ok(m) = decode(rx.msg().bytes()) else {
@@ -235,9 +237,9 @@ impl<C: QpHandler> Wire<C> {
         found.is_ok_and(|index| self.txs.answered_late(index, make))
     }
 
-    /// Posts a spare buffer in place of the one a request came in, which LNet may keep for long.
-    /// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
-    /// for its credit is withheld as long.
+    /// Posts a spare buffer in place of the buffer of a request, which LNet may keep for long. Without a spare the
+    /// place stays empty until LNet gives the buffer back: the peer cannot notice, because its credit is withheld as
+    /// long.
     #[inline(always)]
     fn replace(&mut self, msg: &mut Received) -> Result<(), CloseReason> {
         let Some(spare) = self.buf_pool.take_spare() else {
@@ -248,7 +250,7 @@ impl<C: QpHandler> Wire<C> {
         link.push_recv(spare).map_err(CloseReason::Post)
     }
 
-    /// Matches an answer to `op` with its tx. Nothing of that changes if none is awaited: it may have had one that
+    /// Matches an answer to `op` with its tx. Changes no tx if none awaits the answer: it may have had an answer that
     /// counts.
     fn answer(
         &mut self,
@@ -261,14 +263,14 @@ impl<C: QpHandler> Wire<C> {
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
         let waited = transfer.clock().answered(at);
-        // What may follow is a LOCAL_INV.
+        // A LOCAL_INV may follow.
         self.txs.answered(index, answer, 1)?;
         self.stats.answered(waited, at);
         Ok(())
     }
 
-    /// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by
-    /// PUT_DONE, and our own message ends with the same error.
+    /// Handles a PUT_ACK, which has the target of the PUT's data. If the WRITEs cannot be built, the peer gets the
+    /// error with PUT_DONE, and this side's message ends with the same error.
     fn put_ack(
         &mut self,
         (src, dst): (Cookie, Cookie),
@@ -295,7 +297,7 @@ impl<C: QpHandler> Wire<C> {
         transfer.start_again(at);
         let waited = transfer.clock().answered(at);
         if let Err(e) = plan {
-            // LNet sends again what only memory was missing for.
+            // LNet resends a message that failed for lack of memory only.
             let cause = match e {
                 e if e == ENOMEM => Cause::NoResources,
                 e => Cause::Local(e.to_errno()),

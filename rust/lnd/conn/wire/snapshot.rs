@@ -19,16 +19,16 @@ use crate::{
     rdma::handler::QpHandler, //
 };
 
-/// Where a transmit is listed.
+/// List that a transmit is in.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TxList {
-    /// In a queue.
+    /// A queue.
     Queue(QueueKind),
-    /// It was posted, or waits for an answer, or for its key.
+    /// Posted transmits, and those that wait for an answer, or for their key.
     Active,
 }
 
-/// A transmit.
+/// Transmit for debugfs.
 pub(crate) struct TxView {
     pub(crate) list: TxList,
     pub(crate) index: u16,
@@ -42,28 +42,28 @@ pub(crate) struct TxView {
     pub(crate) kind: u8,
 }
 
-/// The numbers of the wire half.
+/// Counters of the wire half.
 pub(crate) struct WireSnapshot {
     pub(crate) version: u16,
     pub(crate) credits: Snapshot,
     pub(crate) queues: Lengths,
     pub(crate) counts: Counts,
-    /// Work requests of transmits that are posted.
+    /// Posted work requests of transmits.
     pub(crate) posted: u16,
-    /// Transmits that are not over.
+    /// Transmits that are not finished.
     pub(crate) in_use: usize,
     pub(crate) sq_free: u16,
-    /// Receives that are posted.
+    /// Posted receives.
     pub(crate) recvs: usize,
     pub(crate) qpn: u32,
-    /// For how long the oldest transmit that is not over has waited, in milliseconds, and what for.
+    /// Milliseconds that the oldest unfinished transmit has waited, and what it waits for.
     pub(crate) oldest: Option<(i64, &'static str)>,
-    /// The age of the oldest transmit, in milliseconds.
+    /// Age of the oldest transmit, in milliseconds.
     pub(crate) oldest_ms: i64,
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// The numbers.
+    /// Returns the counters.
     pub(crate) fn numbers(&self) -> WireSnapshot {
         let (sq_free, recvs, qpn, recv_wrs) = self.link.as_ref().map_or((0, 0, 0, 0), |link| {
             let qp = link.qp();
@@ -97,7 +97,7 @@ impl<C: QpHandler> Wire<C> {
         numbers
     }
 
-    /// Takes down every transmit that is not over; the caller has made room for as many as there are.
+    /// Lists every unfinished transmit; the caller has made room for all of them.
     pub(crate) fn list(&self, out: &mut KVVec<TxView>) {
         for line in [
             QueueKind::FreeOfCredit,
@@ -144,7 +144,7 @@ impl<C: QpHandler> Wire<C> {
     }
 }
 
-/// What a transmit waits for, by the cause of its deadline.
+/// Returns what a transmit waits for, by the cause of its deadline.
 fn waits_for(cause: Cause) -> &'static str {
     match cause {
         Cause::DeadlineSending => "sending",

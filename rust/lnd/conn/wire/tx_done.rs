@@ -26,33 +26,33 @@ use crate::{
     }, //
 };
 
-/// A transmit that is over, for LNet.
+/// Finished transmit, for LNet.
 pub(crate) enum FinishedTx {
-    /// It went well, as most do.
+    /// It succeeded, as most do.
     Well(Completed),
-    /// It failed, or there is more to do than to give it back.
+    /// It failed, or needs more work than to be finalized.
     Ended {
         ended: TransferEnd,
         cause: Option<Cause>,
-        /// The device was given some of it.
+        /// The device got some of its work requests.
         posted: bool,
-        /// What it was to do next, or did last.
+        /// Its next operation, or its last.
         op: Op,
-        /// For how many milliseconds it was under way.
+        /// Milliseconds since its begin.
         age_ms: i64,
     },
 }
 
-/// A transmit that is over.
+/// Finished transmit as the table returns it.
 pub(crate) enum TakenTx {
-    /// A message alone that went well.
+    /// Message alone that succeeded.
     Well(Message),
-    /// Another, which is in the place that was given for it.
+    /// Another transmit, which is in the variable that was given for it.
     Other,
 }
 
 impl FinishedTx {
-    // Apart, for the sake of messages alone.
+    // Separate function, for the sake of messages alone.
     #[inline(never)]
     pub(super) fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
         if let (None, None, Some(transfer)) = (&to, tx.cause(), &mut *entry) {
@@ -80,7 +80,7 @@ impl FinishedTx {
         Transfer::clear(entry);
     }
 
-    /// Why it failed, and how many messages of LNet's that are; `None` if it did not.
+    /// Returns why it failed, and the number of its LNet messages; `None` if it did not fail.
     pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
         match self {
             Self::Well(_) => None,
@@ -88,15 +88,15 @@ impl FinishedTx {
         }
     }
 
-    /// It ended while our own device reported a fatal error.
+    /// Notes that it ended while the local device reported a fatal error.
     pub(crate) fn on_broken_device(&mut self) {
         if let Self::Ended { cause, .. } = self {
             *cause = cause.map(Cause::on_broken_device);
         }
     }
 
-    /// Whether the message goes over another connection, if it may be under way for `limit` milliseconds. Before it is
-    /// said that the device is broken: that is no message's fault.
+    /// Returns whether to resend the message over another connection, if it may be under way for `limit` milliseconds.
+    /// Must precede [`Self::on_broken_device`], because a broken device is no fault of the message.
     pub(crate) fn again(&self, limit: i64) -> Resend {
         match self {
             Self::Ended {
@@ -110,7 +110,7 @@ impl FinishedTx {
         }
     }
 
-    /// Takes the message, if that is all that LNet gets back, and what LNet is told if it fails.
+    /// Takes the message, if LNet gets nothing more back, and the status for LNet if it fails.
     pub(crate) fn take_lost(&mut self) -> Option<(Message, Outcome)> {
         match self {
             Self::Ended {
@@ -123,7 +123,7 @@ impl FinishedTx {
         }
     }
 
-    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    /// Finalizes all its messages. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(crate) fn finish(self) {
         match self {

@@ -17,18 +17,18 @@ use crate::{
     }, //
 };
 
-/// A free place for a transmit.
+/// Free place for a transmit.
 pub(super) struct TxSlot<'a> {
     index: u16,
     cookie: Cookie,
-    /// Nothing is queued.
+    /// No transmit is queued.
     alone: bool,
     cell: &'a mut TxCell,
     entry: &'a mut Option<Transfer>,
 }
 
 impl<'a> TxSlot<'a> {
-    /// With that number, for a transmit of that name. `alone`: no other is queued.
+    /// Creates the slot with that number, for a transmit of that name. `alone`: no other is queued.
     #[inline(always)]
     pub(super) fn new(
         (index, cookie): (u16, Cookie),
@@ -45,19 +45,19 @@ impl<'a> TxSlot<'a> {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[inline]
     pub(super) fn index(&self) -> u16 {
         self.index
     }
 
-    /// The transmit's name on the wire.
+    /// Returns the transmit's name on the wire.
     #[inline]
     pub(super) fn cookie(&self) -> Cookie {
         self.cookie
     }
 
-    /// Pays for a transmit of `op` if it need not wait: the credits that it carries. See [`TxQueues::try_pay`].
+    /// Pays for a transmit of `op` if it need not wait: returns the credits that it carries. See [`TxQueues::try_pay`].
     #[inline(always)]
     pub(super) fn try_pay(
         &self,
@@ -72,17 +72,17 @@ impl<'a> TxSlot<'a> {
         }
     }
 
-    /// Puts a transmit in, which takes so many `slots` to post. It is to be queued: its number.
+    /// Stores a transmit, which takes `slots` to post. Returns its number, for the queue.
     #[inline(always)]
     pub(super) fn fill(self, slots: u16, transfer: Transfer) -> u16 {
         *self.entry = Some(transfer);
         self.cell.slots = slots;
-        // It may be: it was just taken.
+        // The state allows it: the cell was just taken.
         let _ = self.cell.tx.enqueue();
         self.index
     }
 
-    /// Puts a transmit in that is being posted. [`TxSlot::pushed`] follows; if its work request cannot be pushed, it
+    /// Stores a transmit that is being posted. [`TxSlot::pushed`] follows; if its work request cannot be pushed, it
     /// ends with the connection.
     #[inline(always)]
     pub(super) fn post(&mut self, transfer: Transfer) {
@@ -92,7 +92,7 @@ impl<'a> TxSlot<'a> {
         self.cell.tx.posting();
     }
 
-    /// Its work request was pushed.
+    /// Notes that its work request was pushed.
     #[inline(always)]
     pub(super) fn pushed(self) {
         self.cell.tx.pushed(1);

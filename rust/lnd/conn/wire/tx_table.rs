@@ -52,7 +52,7 @@ use crate::{
     rdma::random, //
 };
 
-/// The transmits of a connection.
+/// Transmits of a connection.
 pub(super) struct TxTable {
     queues: TxQueues,
     cells: KVVec<TxCell>,
@@ -62,7 +62,7 @@ pub(super) struct TxTable {
 }
 
 impl TxTable {
-    /// None; [`TxTable::grow`] makes some.
+    /// Creates an empty table; [`TxTable::grow`] adds places.
     pub(super) fn new() -> Self {
         Self {
             queues: TxQueues::EMPTY,
@@ -72,13 +72,13 @@ impl TxTable {
         }
     }
 
-    /// How many there are, used or not.
+    /// Returns the number of places, used or not.
     pub(super) fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Moves into a bigger table, unless somebody else was faster. What is in `bigger` afterwards is to be
-    /// freed without the lock.
+    /// Moves into a bigger table, unless another thread was faster. The content of `bigger` afterwards must be freed
+    /// without the lock.
     pub(super) fn grow(&mut self, bigger: &mut TxTableGrow) {
         let Some(first) = bigger.take_over(&mut self.cells, &mut self.transfers) else {
             return;
@@ -86,13 +86,13 @@ impl TxTable {
         self.queues.grow(&mut self.cells, first);
     }
 
-    /// Whether there is a free one.
+    /// Returns whether there is a free place.
     #[inline]
     pub(super) fn has_free(&self) -> bool {
         self.queues.has_free()
     }
 
-    /// Takes a free one for `op`, to be filled or given back at once. `None`: there is none.
+    /// Takes a free place for `op`, to be filled or released at once. `None`: there is none.
     #[inline(always)]
     pub(super) fn alloc(&mut self, op: Op) -> Option<TxSlot<'_>> {
         let id = self.queues.alloc(&mut self.cells, op)?;
@@ -105,25 +105,25 @@ impl TxTable {
         ))
     }
 
-    /// Queues one that was just filled.
+    /// Queues a transmit that was just stored.
     #[inline]
     pub(super) fn queue(&mut self, index: u16) {
         self.queues.push(&mut self.cells, index);
     }
 
-    /// Gives one back that was taken, and not filled.
+    /// Releases a place that was taken, and not filled.
     pub(super) fn release(&mut self, index: u16) {
         self.queues.release(&mut self.cells, index);
     }
 
-    /// The one a cookie names, if the peer may name it.
+    /// Returns the transmit that a cookie names, if the peer may name it.
     pub(super) fn find(&self, cookie: Cookie) -> Result<u16, Cause> {
         TxId::from_cookie(cookie.0, self.mask)
             .and_then(|id| TxQueues::find(&self.cells, id))
             .ok_or(Cause::Protocol)
     }
 
-    /// The same, if an answer to `op` is awaited.
+    /// Returns the transmit that a cookie names, if it awaits an answer to `op`.
     #[inline]
     pub(super) fn awaiting(&self, op: Op, cookie: Cookie) -> Result<u16, Cause> {
         let index = self.find(cookie)?;
@@ -133,29 +133,29 @@ impl TxTable {
         }
     }
 
-    /// The payload of the one at `index`.
+    /// Returns the payload of the transmit at `index`.
     #[inline]
     pub(super) fn transfer(&mut self, index: u16) -> Option<&mut Transfer> {
         self.transfers.get_mut(usize::from(index))?.as_mut()
     }
 
-    /// What the one at `index` does.
+    /// Returns the operation of the transmit at `index`.
     pub(super) fn op(&self, index: u16) -> Option<Op> {
         Some(self.cells.get(usize::from(index))?.tx.op())
     }
 
-    /// The one at `index` fails for `cause`, when it ends.
+    /// Sets the cause with which the transmit at `index` fails, when it ends.
     pub(super) fn latch(&mut self, index: u16, cause: Cause) {
         if let Some(cell) = self.cells.get_mut(usize::from(index)) {
             cell.tx.latch(cause);
         }
     }
 
-    /// The peer answered the one at `index`; if it is queued again, posting it takes `slots`.
+    /// Handles the peer's answer to the transmit at `index`; if that is queued again, posting it takes `slots`.
     ///
     /// # Errors
     ///
-    /// The peer had no right to.
+    /// The peer had no right to answer.
     #[inline(always)]
     pub(super) fn answered(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
         let cell = self
@@ -172,8 +172,8 @@ impl TxTable {
         }
     }
 
-    /// The peer's answer to the one at `index` had arrived when the connection ended. False: nothing of that kind
-    /// was waited for.
+    /// Handles the peer's answer to the transmit at `index` that had arrived when the connection was closed. Returns
+    /// false if the transmit awaited no such answer.
     pub(super) fn answered_late(
         &mut self,
         index: u16,
@@ -192,30 +192,30 @@ impl TxTable {
         awaited
     }
 
-    /// Whether nothing is queued, and no NOOP is due, at one look.
+    /// Returns whether no transmit is queued, and no NOOP is due, by one quick check.
     #[inline(always)]
     pub(super) fn is_idle(&self, credits: &Credits) -> bool {
         self.queues.is_idle(credits)
     }
 
-    /// Whether [`TxTable::next`] would find nothing, whatever room there is.
+    /// Returns whether [`TxTable::next`] would find nothing, whatever room there is.
     #[inline]
     pub(super) fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
         self.queues.is_quiet(credits, keepalive)
     }
 
-    /// Whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer.
+    /// Returns whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer.
     pub(super) fn lacks_reserve(&self, credits: &Credits) -> bool {
         self.queues.lacks_reserve(credits)
     }
 
-    /// Whether [`TxTable::next`] would find no credit, and nothing else to do.
+    /// Returns whether [`TxTable::next`] would find no credit, and no other work.
     #[inline]
     pub(super) fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
         self.queues.is_starved(credits, keepalive, patient)
     }
 
-    /// Takes the next thing to post, and pays for it; see [`TxQueues::next`].
+    /// Takes the next transmit or NOOP to post, and pays for it; see [`TxQueues::next`].
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -228,17 +228,18 @@ impl TxTable {
             .next(&mut self.cells, credits, sq_free, keepalive, patient)
     }
 
-    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`TxQueues::chunk_posted`].
+    /// Notes that `wrs` WRITEs of the transmit at `index` were pushed, and it stays queued; see
+    /// [`TxQueues::chunk_posted`].
     pub(super) fn chunk_posted(&mut self, index: u16, wrs: u16, all: bool) {
         TxQueues::chunk_posted(&mut self.cells, index, wrs, all);
     }
 
-    /// The send queue has `slots` for other things than NOOPs. Before the first is queued.
+    /// Sets the number of slots of the send queue for all messages except NOOPs. Before the first transmit is queued.
     pub(super) fn open(&mut self, slots: u16) {
         self.queues.open(slots);
     }
 
-    /// `wrs` work requests of the one at `index` were pushed.
+    /// Notes that `wrs` work requests of the transmit at `index` were pushed.
     #[inline]
     pub(super) fn pushed(&mut self, index: u16, wrs: u16) {
         if let Some(cell) = self.cells.get_mut(usize::from(index)) {
@@ -246,8 +247,8 @@ impl TxTable {
         }
     }
 
-    /// A work request of the one at `index` has ended. Its clock, if it was the last of those that are
-    /// posted, and went well.
+    /// Handles the completion of a work request of the transmit at `index`. Returns its times, if it was the last of
+    /// the posted work requests, and succeeded.
     #[inline]
     pub(super) fn completed(
         &mut self,
@@ -266,13 +267,13 @@ impl TxTable {
         }
     }
 
-    /// Whether one is over, and LNet was not told.
+    /// Returns whether a transmit is finished, and LNet does not know yet.
     #[inline]
     pub(super) fn has_done(&self) -> bool {
         self.queues.has_done()
     }
 
-    /// Takes the oldest that is over, if one is, perhaps into `finished`; its place is free again.
+    /// Takes the oldest finished transmit, if there is one, perhaps into `finished`; its place is free again.
     #[inline]
     pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
         let index = self.queues.take_done(&mut self.cells)?;
@@ -296,12 +297,13 @@ impl TxTable {
         Some(over)
     }
 
-    /// Whether any is not over.
+    /// Returns whether any transmit is not finished.
     pub(super) fn has_pending(&self) -> bool {
         TxQueues::has_pending(&self.cells)
     }
 
-    /// Ends every one because the connection has, for `cause`; if that is a deadline, each for its own.
+    /// Ends every transmit because the connection was closed for `cause`; if that is a deadline, each with a cause of
+    /// its own.
     pub(super) fn cancel(&mut self, cause: Cause) {
         let by_place = matches!(
             cause,
@@ -310,12 +312,12 @@ impl TxTable {
         self.queues.cancel_all(&mut self.cells, cause, by_place);
     }
 
-    /// The regions are gone: lets go of what only a live key held.
+    /// Releases, when the regions are gone, the objects that only a live key held.
     pub(super) fn keys_dead(&mut self) {
         self.queues.keys_dead(&mut self.cells);
     }
 
-    /// Those that are not over, with their index.
+    /// Returns the unfinished transmits, with their index.
     pub(super) fn pending(&self) -> impl Iterator<Item = (u16, &Tx, &Transfer)> {
         let both = self.cells.iter().zip(self.transfers.iter());
         (0..=u16::MAX)
@@ -327,12 +329,12 @@ impl TxTable {
             })
     }
 
-    /// Those that are over or not.
+    /// Returns the payloads of all transmits, finished or not.
     pub(super) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
         self.transfers.iter().flatten()
     }
 
-    /// The one at `index` with its payload and its name on the wire.
+    /// Returns the transmit at `index` with its payload and its name on the wire.
     pub(super) fn look(&self, index: u16) -> Option<(&Tx, &Transfer, Cookie)> {
         let at = usize::from(index);
         let transfer = self.transfers.get(at)?.as_ref()?;
@@ -344,12 +346,12 @@ impl TxTable {
         ))
     }
 
-    /// Those in a queue, the first to go first.
+    /// Returns the transmits of a queue, the first in line first.
     pub(super) fn waiting(&self, line: QueueKind) -> impl Iterator<Item = u16> + '_ {
         self.queues.waiting(&self.cells, line)
     }
 
-    /// How long the queues are.
+    /// Returns the lengths of the queues.
     pub(super) fn lengths(&self) -> Lengths {
         self.queues.lengths()
     }

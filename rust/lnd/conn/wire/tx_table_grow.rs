@@ -12,16 +12,16 @@ use crate::{
     }, //
 };
 
-/// Transmits made at once when the table is full, at least; half as many as there are if that is
-/// more, because the table moves each time.
+/// Minimum of transmits that are created when the table is full; half of the current number if that is more, because
+/// the table moves each time.
 const GROW_BY: usize = 16;
 
-/// Most transmits a table can name.
+/// Limit of transmits that a table can name.
 const TXS_MAX: usize = u16::MAX as usize;
 
-/// Room for more transmits than there are.
+/// Memory for a bigger table of transmits.
 pub(crate) struct TxTableGrow {
-    /// How many there were.
+    /// Number of transmits before.
     have: usize,
     want: usize,
     cells: KVVec<TxCell>,
@@ -29,8 +29,8 @@ pub(crate) struct TxTableGrow {
 }
 
 impl TxTableGrow {
-    /// Makes the first table of a connection, for so many messages of LNet's and answers to the peer: what is needed
-    /// without memory is there. May sleep.
+    /// Allocates the first table of a connection, for this number of LNet's messages and of answers to the peer: enough
+    /// to send without memory. May sleep.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl TxTableGrow {
         Self::with(0, all.max(GROW_BY))
     }
 
-    /// Makes room for more transmits than the `have` that the table has. May sleep.
+    /// Allocates memory for more transmits than the `have` that the table has. May sleep.
     ///
     /// # Errors
     ///
@@ -62,8 +62,9 @@ impl TxTableGrow {
         })
     }
 
-    /// All of `cells` and `transfers` moves over, and free ones behind it: the number of the first of those. `None`:
-    /// they are as many no more, somebody else was faster. What is here afterwards is to be freed without the lock.
+    /// Moves all `cells` and `transfers` over, and adds free ones behind them: returns the number of the first of
+    /// those. `None`: their number has changed, because another thread was faster. The content afterwards must be freed
+    /// without the lock.
     pub(super) fn take_over(
         &mut self,
         cells: &mut KVVec<TxCell>,
@@ -73,7 +74,7 @@ impl TxTableGrow {
         if cells.len() != self.have {
             return None;
         }
-        // All of this fits into the room made for it.
+        // There was room for all of this.
         for cell in cells.iter() {
             let _ = self.cells.push_within_capacity(*cell);
         }
