@@ -47,7 +47,7 @@ impl Conn {
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
         }
-        // Who closed it was faster than the handler that takes the request.
+        // The connection was closed before the handler of the request took the id.
         let id = self.cm.id();
         if id.is_none() && !self.active {
             self.with(|inner| inner.disconnect.owe_answer());
@@ -67,12 +67,12 @@ impl Conn {
                     let _ = id.disconnect();
                 }
                 (Reachability::NoRoute, false) => self.with(|inner| inner.disconnect.owe_answer()),
-                // Nobody to be told now, or ever.
+                // The peer cannot be told: not now without a route, never without an address.
                 (Reachability::NoRoute, true) | (Reachability::NoAddress, _) => {}
             }
         }
         let drain = self.with(|inner| inner.wire.close());
-        // Before the markers are posted: they may be back before this returns.
+        // Before the markers are posted: they may complete before this returns.
         self.event(ConnEvent::DrainStarted);
         let draining = match drain {
             Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
@@ -81,13 +81,13 @@ impl Conn {
         if draining {
             self.with(|inner| inner.timers.drains());
         } else {
-            // There is no queue pair, or its regions go without that.
+            // There is no queue pair, or its regions are freed without a drain.
             self.event(ConnEvent::Drained);
         }
     }
 
-    /// The device was told to flush its queues, and does not: it is dead, and whoever resets it may wait for us.
-    /// So the queue pair goes as it is.
+    /// Gives up the drain: a device that does not flush its queues is dead, and its reset may wait for this driver. So
+    /// the queue pair is destroyed as it is.
     pub(super) fn give_up_drain(self: &Arc<Self>) {
         if let Some(qp) = self.with(|inner| inner.wire.qp()) {
             log::not_flushed(self.nid());
@@ -99,9 +99,9 @@ impl Conn {
     /// Frees the queue pair and its memory. Afterwards no key is valid.
     pub(super) fn release(self: &Arc<Self>) {
         self.cancel_timer();
-        // A sender that has mapped a sink still finds the queue pair, to give the sink up.
+        // A sender that has mapped a sink still finds the queue pair, to free the sink.
         if let Some(qp) = self.with(|inner| inner.wire.qp()) {
-            // The rights to post are gone, so it does what is left to do.
+            // The rights to post are gone, so this does not return `EBUSY`.
             let _ = qp.destroy_mrs();
         }
         let link = self.with(|inner| inner.wire.take_link(&self.ni.closed_counters));
@@ -111,7 +111,7 @@ impl Conn {
         drop(link);
     }
 
-    /// Counts the connection as one that ended because the device refused a work request.
+    /// Counts the connection as closed because the device refused a work request.
     fn refused_post(&self) {
         let lived_ms = self.with(|inner| inner.state.lived_ms());
         let ni = &self.ni;
@@ -125,10 +125,10 @@ impl Conn {
         ni.tell(DeviceHint::Refuses);
     }
 
-    /// Frees all else, but for the id if the peer may still have to be told, and tells LNet and the peer object. After
-    /// [`Conn::release`].
+    /// Frees all other resources, except the id if the peer may still need a DREQ, and tells LNet and the peer object.
+    /// After [`Conn::release`].
     pub(super) fn part(self: &Arc<Self>) {
-        // The queue pair may have found that out first.
+        // The queue pair may have detected that first.
         let left_behind = self.is_elsewhere();
         let port_mtu = self.hca().ok().and_then(|hca| hca.mtu());
         let epitaph = self.with(|inner| inner.state.epitaph());
@@ -136,7 +136,7 @@ impl Conn {
             self.free_id();
         }
         let (hca, room) = self.with(|inner| {
-            // If the ESTABLISHED event was on its way it has come.
+            // An ESTABLISHED event that was on its way has come by now.
             let room = inner.rx_queue.close();
             inner.rx_queue.detach();
             self.ni
@@ -147,7 +147,7 @@ impl Conn {
             (hca, room)
         });
         drop(room);
-        // Maybe the last reference: then the protection domain goes, which sleeps.
+        // Maybe the last reference: then the protection domain is freed, which sleeps.
         drop(hca);
         let CloseSummary {
             failed,
@@ -158,7 +158,7 @@ impl Conn {
         let cause = cause.with_mtus(self.cm.path_mtu(), port_mtu);
         let seen = &self.ni.close_stats;
         if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
-            // The others say why, and what they say is news to nobody.
+            // Rejects that invite a retry with a reason are no news, and are not counted.
             seen.unsaid();
         }
         if retry.is_none() {

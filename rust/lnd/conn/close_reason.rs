@@ -19,21 +19,21 @@ use crate::{
     rdma::wc::Wc, //
 };
 
-/// Why a connection ends.
+/// Reason why a connection ends.
 pub(super) enum CloseReason {
-    /// The cause says it all.
+    /// A cause without details.
     Plain(Cause),
     /// A send failed.
     Send(Cause, Wc),
     /// A receive failed.
     Recv(Cause, Wc),
-    /// What arrived was no SEND, or one that did more than send.
+    /// The received operation was no SEND, or did more than a SEND.
     NotASend,
     /// Work requests could not be built or posted.
     Post(Cause),
-    /// A message is none.
+    /// A message is invalid.
     Message(WireError),
-    /// A message is of another life.
+    /// A message is of another life of the peer.
     Stale(Stale),
     /// The peer broke the credit rules.
     Credits(CreditError),
@@ -47,7 +47,7 @@ impl From<Cause> for CloseReason {
 }
 
 impl CloseReason {
-    /// The cause to end with.
+    /// Returns the cause to close with.
     pub(super) fn cause(&self) -> Cause {
         match self {
             Self::Plain(cause)
@@ -59,10 +59,10 @@ impl CloseReason {
         }
     }
 
-    /// Tells people. Not under a lock.
+    /// Logs the reason. Not under a lock.
     pub(super) fn log_reason(self, nid: Nid) {
         match self {
-            // A flush follows from something that is known already, or soon.
+            // A flush follows from an error that is logged already, or soon.
             Self::Plain(_) | Self::Send(Cause::Flushed, _) | Self::Recv(Cause::Flushed, _) => {}
             Self::Send(_, wc) => log::send_failed(nid, wc),
             Self::Recv(_, wc) => log::receive_failed(nid, wc),

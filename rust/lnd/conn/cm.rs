@@ -52,7 +52,7 @@ use crate::{
     }, //
 };
 
-/// Milliseconds to resolve a route (protocol section 1).
+/// Limit for the resolution of a route in milliseconds (protocol section 1).
 const ROUTE_MS: u32 = 5000;
 
 impl CmHandler for Conn {
@@ -104,7 +104,7 @@ impl Conn {
         let (found, wanted) = (id.device(), self.hca());
         if let (Some(found), Ok(wanted)) = (found, wanted) {
             if !found.same(&wanted.device) || id.port() != wanted.port {
-                // The interface is elsewhere, or the NI has just followed it.
+                // The address has moved to another device, or the NI has just followed it.
                 self.end(Cause::Moved);
                 return self.ni.tell(DeviceHint::Astray);
             }
@@ -117,11 +117,12 @@ impl Conn {
         }
     }
 
-    /// The handshake is complete. The active side reads the CONNACK first, and closes if it is no
-    /// good: the queue pair is up already.
+    /// Completes the handshake. The active side reads the CONNACK first, and closes the connection if the CONNACK is
+    /// invalid: the queue pair is up already.
     fn cm_established(self: &Arc<Self>, id: &CmLocked<'_>, private_data: &[u8]) {
         let (asked, connecting, over) = self.with(|inner| {
-            // Whatever is in the answer: the peer takes it for made, and is told of its end until it hears of it.
+            // For any CONNACK: the peer takes the connection for established, so at its end the CM resends the DREQ
+            // until the peer answers.
             inner.disconnect.connected();
             let connecting = inner.state.state() == State::Connecting;
             (inner.state.ask(), connecting, inner.state.cause().is_some())
@@ -151,7 +152,7 @@ impl Conn {
                     self.step(inner, ConnEvent::Established);
                     self.received_early(inner);
                 } else if inner.state.cause().is_some() {
-                    // The peer has a connection, and may have sent.
+                    // The peer has a connection, and may have sent messages.
                     inner.wire.established(agreed.depth, 1, agreed.stamp);
                     self.received_early_and_late(inner);
                 }
@@ -165,7 +166,7 @@ impl Conn {
     }
 
     fn connect_error(self: &Arc<Self>) {
-        // On an established connection the peer gave no reason that completions do not say better.
+        // On an established connection completions give a better cause than the peer's reject.
         let connecting = self.with(|inner| inner.state.is_attempt());
         if connecting {
             self.end(Cause::ConnectFailed);
@@ -216,11 +217,11 @@ impl Conn {
         self.step(inner, ConnEvent::Fail(cause));
     }
 
-    /// What our request asked for, if that is what the peer has refused.
+    /// Returns the parameters of the request, if the peer has rejected that request.
     ///
-    /// It may refuse what is a connection here: who was called, and ends it before it has heard that its answer came,
-    /// says so. That is the end of a connection like any other. The CM knows it no more: nobody answers a DREQ of ours,
-    /// and none is sent.
+    /// The peer may reject a connection that is established here: a passive side that closes it before it has the
+    /// answer to its REP rejects it. That closes the connection like any other cause. The CM does not know it any more:
+    /// the peer would not answer a DREQ, and none is sent.
     fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
         if !inner.state.is_attempt() {
             if inner.disconnect.over() {

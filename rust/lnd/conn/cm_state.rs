@@ -2,7 +2,7 @@
 
 //! State of a connection in the connection manager: its id, and the path to the peer.
 //!
-//! Context: process, except for the queue pair number. The id is cloned out, and never used under its lock. The
+//! Context: process, except for the queue pair number. Callers clone the id, and never use it under its lock. The
 //! reference that is taken out may be the last one, whose drop waits for the CM: not under a lock either.
 //!
 //! # Invariants
@@ -30,22 +30,22 @@ use crate::rdma::{
     cm_path::Path, //
 };
 
-/// The CM's side of a connection, a `C`.
+/// CM state of a connection, a `C`.
 #[pin_data]
 pub(super) struct CmState<C: CmHandler> {
     #[pin]
     id: SpinLock<Option<Arc<CmId<C>>>>,
     #[pin]
     late: SpinLock<Option<CmId<C>>>,
-    /// Number of the peer's queue pair, 0 if it is not known.
+    /// Number of the peer's queue pair, 0 if unknown.
     peer_qpn: Atomic<u32>,
-    /// What the path was when it was established: it stays the same.
+    /// Path at the time when it was established: it does not change.
     #[pin]
     path: SpinLock<Path>,
 }
 
 impl<C: CmHandler> CmState<C> {
-    /// Without an id.
+    /// Creates the state without an id.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             id <- kernel::new_spinlock!(None, "CmState::id"),
@@ -55,23 +55,23 @@ impl<C: CmHandler> CmState<C> {
         })
     }
 
-    /// The id, while there is one.
+    /// Returns the id, while there is one.
     pub(super) fn id(&self) -> Option<Arc<CmId<C>>> {
         self.id.lock().clone()
     }
 
-    /// Keeps the id.
+    /// Stores the id.
     pub(super) fn set_id(&self, id: Arc<CmId<C>>) {
         *self.id.lock() = Some(id);
     }
 
-    /// Lets the id go. May sleep; inside of one of its handlers it does not.
+    /// Drops the id. May sleep; does not inside one of its handlers.
     pub(super) fn drop_id(&self) {
         let id = self.id.lock().take();
         drop(id);
     }
 
-    /// Keeps an id, given up inside one of its handlers, for [`CmState::drop_late`].
+    /// Stores an id, dropped inside one of its handlers, for [`CmState::drop_late`].
     pub(super) fn leave_late(&self, id: CmId<C>) {
         *self.late.lock() = Some(id);
     }
@@ -82,30 +82,30 @@ impl<C: CmHandler> CmState<C> {
         drop(late);
     }
 
-    /// The peer's queue pair has this number; 0: nobody said.
+    /// Stores the number of the peer's queue pair; 0: unknown.
     pub(super) fn learn_qpn(&self, qpn: u32) {
         if qpn != 0 {
             self.peer_qpn.store(qpn, Relaxed);
         }
     }
 
-    /// Number of the peer's queue pair, 0 if it is not known.
+    /// Returns the number of the peer's queue pair, 0 if unknown.
     pub(super) fn peer_qpn(&self) -> u32 {
         self.peer_qpn.load(Relaxed)
     }
 
-    /// Path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
+    /// Returns the path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
     pub(super) fn path_mtu(&self) -> u32 {
         self.known_path().mtu.unwrap_or(0)
     }
 
-    /// Remembers the path, once the connection is established. May sleep; not in a handler of the CM.
+    /// Stores the path, once the connection is established. May sleep; not in a handler of the CM.
     pub(super) fn learn_path(&self) {
         let path = self.id().map_or(Path::UNKNOWN, |id| id.lock().path());
         *self.path.lock() = path;
     }
 
-    /// The path since it was established. Not under a lock that is taken in softirq.
+    /// Returns the path at the time when the connection was established. Not under a lock that is taken in softirq.
     pub(super) fn known_path(&self) -> Path {
         *self.path.lock()
     }

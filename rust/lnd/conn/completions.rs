@@ -42,7 +42,7 @@ use crate::{
 };
 
 impl QpHandler for Conn {
-    // It has two callers, of which one is for the end of a queue pair.
+    // Inlined although it has two callers: one of them runs only at the end of a queue pair.
     #[inline(always)]
     fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>) {
         let now = Timestamp::now();
@@ -64,7 +64,7 @@ impl QpHandler for Conn {
         this.queue_upcall(inner, now);
     }
 
-    // It has one caller, which has nothing else to do.
+    // Inlined into its only caller, which has no other work.
     #[inline(always)]
     fn recv_done(this: &Arc<Self>, done: RecvDone) {
         let mut guard = this.lock();
@@ -72,12 +72,12 @@ impl QpHandler for Conn {
         inner.wire.count(Count::RecvCqes);
         if let Err(cause) = recv_outcome(done.wc.status) {
             if inner.state.cause().is_some() {
-                // A consequence, as all that are flushed are.
+                // A consequence of an earlier error, as all flushed work requests are.
                 return;
             }
             if cause == Cause::Flushed && inner.state.is_attempt() {
-                // The CM moves the queue pair to the error state before it tells that the request
-                // was refused. Its answer is the cause, and decides whether to try again.
+                // The CM moves the queue pair to the error state before it delivers the reject. The peer's answer is
+                // the cause, and decides whether to retry.
                 return;
             }
             return this.blame(inner, CloseReason::Recv(cause, done.wc));
@@ -98,7 +98,7 @@ impl QpHandler for Conn {
         };
         match inner.state.state() {
             State::Init | State::Resolving | State::Connecting => {
-                // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
+                // The peer's CONNACK is still in the CM's queue: the peer's first messages wait for it.
                 return inner.rx_queue.defer_early(rx);
             }
             State::Accepting | State::Called => this.step(inner, ConnEvent::EarlyTraffic),
@@ -114,7 +114,7 @@ impl QpHandler for Conn {
         this.event(ConnEvent::Drained);
     }
 
-    /// Hard interrupt context is possible: only the worker is queued.
+    /// Records an asynchronous event. Hard interrupt context is possible: only the worker is queued.
     fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
         if this.qp_notes.note(event) {
             let this: Arc<Self> = this.into();
@@ -124,7 +124,7 @@ impl QpHandler for Conn {
 }
 
 impl Conn {
-    /// Takes what came before our own ESTABLISHED event (active side).
+    /// Processes messages that arrived before this side's ESTABLISHED event (active side).
     pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
         while let Some(rx) = inner.rx_queue.take_early() {
             self.received(inner, rx);
@@ -132,9 +132,9 @@ impl Conn {
         self.queue_upcall(inner, Timestamp::now());
     }
 
-    /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
-    /// own ESTABLISHED event is known with that, which comes all the same. Once LNet has asked the NI to stop it takes
-    /// nothing.
+    /// Processes a message that had arrived when the connection was closed: its sender may have got an acknowledgement.
+    /// A peer that sends before this side's ESTABLISHED event is identified by that event, which comes all the same.
+    /// Once LNet has asked the NI to stop, LNet takes no message.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         if !inner.state.accepts_late_rx() || self.ni.is_stopping() {
             return;
@@ -147,14 +147,15 @@ impl Conn {
         }
     }
 
-    /// Takes what came before our own ESTABLISHED event, of a connection that had ended before that.
+    /// Processes messages that arrived before this side's ESTABLISHED event, on a connection that was closed before
+    /// that event.
     pub(super) fn received_early_and_late(self: &Arc<Self>, inner: &mut Inner) {
         while let Some(rx) = inner.rx_queue.take_early() {
             self.received_late(inner, rx);
         }
     }
 
-    /// Takes one message. Whatever is wrong with it ends the connection.
+    /// Processes a message. Any fault of the message closes the connection.
     #[inline]
     fn received(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         if !inner.state.is_up() {

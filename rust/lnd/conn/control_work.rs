@@ -93,8 +93,7 @@ impl WorkItem<QUEUE_PAIR> for Conn {
 }
 
 impl Conn {
-    /// Takes what is for `worker` and does `step` for it, then queues another worker if there is
-    /// something for that one.
+    /// Runs `step` for the actions of `worker`, then queues another worker if there are actions for it.
     fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
         loop {
             let (todo, fault) = self.with(|inner| {
@@ -114,7 +113,7 @@ impl Conn {
         }
     }
 
-    /// Queues the worker that has its turn, unless one runs, which finds what there is to do.
+    /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
     pub(super) fn call_next(self: &Arc<Self>, inner: &Inner) {
         match inner.state.next_worker() {
             Some(Worker::Control) => self.kick_control(),
@@ -124,14 +123,14 @@ impl Conn {
         }
     }
 
-    /// Queues the worker for what calls into the device.
+    /// Queues the worker for calls into the device.
     pub(super) fn kick_queue_pair(self: &Arc<Self>) {
         let queue = self.queues.queue_pairs();
         let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
     }
 
-    /// Gives a memory region back to the device that was idle for long, if the timer asked for it.
-    /// Runs in the worker that destroys the queue pair, so the queue pair stays.
+    /// Gives a memory region back to the device that was idle for long, if the timer requested it. Runs in the worker
+    /// that destroys the queue pair, so the queue pair stays.
     fn give_back_region(&self) {
         let (due, qp) = self.with(|inner| {
             let due = inner.state.is_up() && inner.timers.takes_regions();

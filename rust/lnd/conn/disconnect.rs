@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Disconnect of a connection: the DREQ to the peer, and how long the CM id stays for it.
+//! Disconnect of a connection: the DREQ to the peer, and the time that the CM id stays for it.
+//!
 //! [`crate::policy::cm_id_linger`] has the rules, this file the clock.
 //!
 //! Context: any; part of the state that the connection lock protects.
@@ -20,29 +21,28 @@ use crate::{
     proto::cause::Cause, //
 };
 
-/// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
-/// 4.3 s.
+/// Time for which the id of a connection waits for the peer's DREP, in milliseconds. The CM resends a DREQ after 4.3 s.
 pub(super) const FAREWELL_MS: u32 = 10_000;
 
-/// Milliseconds between two looks for a route to a peer that could not be told.
+/// Milliseconds between two checks for a route to a peer that still needs a DREQ or reject.
 pub(super) const MUTE_MS: u32 = 1000;
 
-/// The end of a connection, as the peer hears of it.
+/// State of the disconnect.
 pub(super) struct DisconnectState {
     cm_id_linger: CmIdLinger,
-    /// The CM was told to connect or to accept.
+    /// The driver has called the CM to connect or to accept.
     asked: bool,
-    /// The CM has the peer's answer to our request.
+    /// The CM has the peer's answer to this side's request.
     connected: bool,
-    /// The peer's request is not to be accepted, and it could not be told so yet.
+    /// The driver rejects the peer's request, but could not send the reject yet.
     owes_answer: bool,
     since: Instant<Monotonic>,
-    /// It is to end for that cause, when what is under way has ended, and since when it is.
+    /// Cause of a graceful close, which waits for the transfers under way, and the time of its begin.
     finishing: Option<(Cause, Timestamp)>,
 }
 
 impl DisconnectState {
-    /// Of a connection just made.
+    /// Creates the state of a new connection.
     pub(super) fn new() -> Self {
         Self {
             cm_id_linger: CmIdLinger::new(),
@@ -54,8 +54,8 @@ impl DisconnectState {
         }
     }
 
-    /// It is to end for `cause`, when what is under way has ended. An interface that goes does not wait for as long as
-    /// an administrator does ([`crate::policy::link_state::may_end`]), so that cause takes the place of another one.
+    /// Begins a graceful close for `cause`, after the transfers under way. An interface that goes down does not wait as
+    /// long as an administrator ([`crate::policy::link_state::may_end`]), so its cause replaces another one.
     pub(super) fn finish(&mut self, cause: Cause) {
         let first = self.finishing.map(|(first, _)| first);
         if first.is_none() || (cause == Cause::LinkDown && first != Some(cause)) {
@@ -63,53 +63,53 @@ impl DisconnectState {
         }
     }
 
-    /// If it is to end so: for what, and for how many milliseconds already.
+    /// Returns the cause of a graceful close, and the milliseconds since its begin, if one is under way.
     pub(super) fn finishing(&self) -> Option<(Cause, u64)> {
         let (cause, since) = self.finishing?;
         Some((cause, u64::try_from(since.elapsed_ms()).unwrap_or(0)))
     }
 
-    /// Whether it is to end so.
+    /// Returns whether a graceful close is under way.
     pub(super) fn is_finishing(&self) -> bool {
         self.finishing.is_some()
     }
 
-    /// The CM is about to be told to connect or to accept.
+    /// Notes that the driver is about to call the CM to connect or to accept.
     pub(super) fn asked(&mut self) {
         self.asked = true;
     }
 
-    /// Whether the CM was told to connect or to accept.
+    /// Returns whether the driver has called the CM to connect or to accept.
     pub(super) fn was_asked(&self) -> bool {
         self.asked
     }
 
-    /// The CM has the peer's answer to our request, good or not.
+    /// Notes that the CM has the peer's answer to this side's request, valid or not.
     pub(super) fn connected(&mut self) {
         self.connected = true;
     }
 
-    /// Whether the CM has the peer's answer to our request: to the peer it is a connection.
+    /// Returns whether the CM has the peer's answer to this side's request: for the peer it is a connection.
     pub(super) fn is_connected(&self) -> bool {
         self.connected
     }
 
-    /// The peer's request was to be refused, and there is no route, or no id yet.
+    /// Notes that the peer's request needs a reject, but there is no route, or no id yet.
     pub(super) fn owe_answer(&mut self) {
         self.owes_answer = true;
     }
 
-    /// The id goes. True: a request is to be refused yet.
+    /// Clears that note, because the id goes. Returns whether a reject is still due.
     pub(super) fn pay_answer(&mut self) -> bool {
         core::mem::replace(&mut self.owes_answer, false)
     }
 
-    /// A connection that was established ends: our DREQ is about to be sent, unless there is no route. True: the id
-    /// waited already, and is to be freed now.
+    /// Begins the disconnect of an established connection: a DREQ is about to be sent, unless there is no route.
+    /// Returns true if the id waited already, and must be freed now.
     #[must_use]
     pub(super) fn begin(&mut self, route: bool) -> bool {
         if route {
-            // It may have waited for the route for long: the answer has its own time.
+            // The id may have waited for the route for long: the wait for the answer has its own time.
             if !self.route_found(true) {
                 self.cm_id_linger.said();
             }
@@ -119,7 +119,7 @@ impl DisconnectState {
         }
     }
 
-    /// The connection is being released: whether its id has to stay, and if so whether to wait for a
+    /// Returns, when the connection is being released, whether its id has to stay, and if so whether it waits for a
     /// route (true) or for an answer.
     pub(super) fn must_wait(&mut self, no_route: bool) -> Option<bool> {
         if no_route {
@@ -130,7 +130,7 @@ impl DisconnectState {
             .then_some(self.cm_id_linger.is_mute())
     }
 
-    /// The connection is released. Milliseconds after which to look at its id, if that stays.
+    /// Begins the wait after the release. Returns the milliseconds until the next check of the id, if the id stays.
     pub(super) fn wait(&mut self) -> Option<u32> {
         if !self.cm_id_linger.released() {
             return None;
@@ -139,13 +139,14 @@ impl DisconnectState {
         Some(if self.is_mute() { MUTE_MS } else { FAREWELL_MS })
     }
 
-    /// There is no route to the peer: whether to free the id now, and otherwise whether it waits.
+    /// Notes that there is no route to the peer. Returns whether to free the id now, and otherwise whether it waits.
     pub(super) fn no_route(&mut self) -> (bool, bool) {
         let leaves = self.cm_id_linger.no_route();
         (leaves, self.cm_id_linger.waits())
     }
 
-    /// There is a route. True: the id has waited for it. It goes on to wait, for an answer, if `tell`.
+    /// Notes that there is a route. Returns true if the id has waited for it. With `tell` the id then waits for an
+    /// answer.
     pub(super) fn route_found(&mut self, tell: bool) -> bool {
         let waited = self.cm_id_linger.waits() && self.is_mute();
         if waited && tell {
@@ -155,27 +156,27 @@ impl DisconnectState {
         waited
     }
 
-    /// The peer has asked or answered. True: the id waited for that, and is to be freed now.
+    /// Notes that the peer has sent a DREQ or an answer. Returns true if the id waited for that, and must be freed now.
     pub(super) fn heard(&mut self) -> bool {
         self.cm_id_linger.heard()
     }
 
-    /// Nothing more is to be said or heard. True: the id waited, and is to be freed now.
+    /// Notes that no message will be sent or received any more. Returns true if the id waited, and must be freed now.
     pub(super) fn over(&mut self) -> bool {
         self.cm_id_linger.over()
     }
 
-    /// Whether the id has waited, and is to be freed now.
+    /// Returns whether the id has waited, and must be freed now.
     pub(super) fn leaves(&self) -> bool {
         self.cm_id_linger.leaves()
     }
 
-    /// Whether there is something to say once there is a route.
+    /// Returns whether a message is due once there is a route.
     pub(super) fn is_mute(&self) -> bool {
         self.cm_id_linger.is_mute()
     }
 
-    /// Milliseconds that the id waits for the peer's answer yet; `None` if it does not wait.
+    /// Returns the milliseconds that the id still waits for the peer's answer; `None` if it does not wait.
     pub(super) fn left_ms(&self) -> Option<u32> {
         let waited = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
         self.cm_id_linger

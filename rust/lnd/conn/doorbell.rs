@@ -15,12 +15,13 @@ use super::{
 use crate::lnd::timestamp::Timestamp;
 
 impl Conn {
-    /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
+    /// Posts the transmits that may be sent. Posts a NOOP if there is no other message, and the driver must probe the
+    /// peer, or the peer needs credits.
     pub(super) fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
         self.pump_at(inner, probe, None);
     }
 
-    /// The same, by someone who has just looked at the clock.
+    /// Posts them as [`Conn::pump`] does, for a caller that has just read the clock.
     #[inline(always)]
     pub(super) fn pump_at(
         self: &Arc<Self>,
@@ -28,13 +29,13 @@ impl Conn {
         probe: bool,
         now: Option<Timestamp>,
     ) {
-        // Most often that is so.
+        // The usual case.
         if inner.state.is_up() && (probe || !inner.wire.is_idle()) {
             self.pump_if_due(inner, probe, now);
         }
     }
 
-    /// Goes on where a credit was wanted.
+    /// Continues the pump where a credit was missing.
     #[inline(never)]
     fn pump_resume(
         self: &Arc<Self>,
@@ -48,7 +49,7 @@ impl Conn {
         }
     }
 
-    // Each apart, so that who decides has nothing to keep.
+    // Separate functions, so that the caller saves no registers.
     #[inline(never)]
     fn pump_now(
         self: &Arc<Self>,
@@ -64,7 +65,7 @@ impl Conn {
         }
     }
 
-    /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
+    /// Rings the doorbell for the queued work requests, unless it will ring soon anyway.
     #[inline(always)]
     pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
         if rings(inner) {
@@ -72,7 +73,8 @@ impl Conn {
         }
     }
 
-    /// Whether what is built now may be posted at once, and how: if the doorbell rings for it.
+    /// Returns whether a transmit that is built now may be posted immediately, and with which limits: if the doorbell
+    /// rings for it.
     #[inline(always)]
     pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
         rings(inner).then(|| FastPathLimits {
@@ -81,7 +83,7 @@ impl Conn {
         })
     }
 
-    /// Posts what may go, if anything is due. Only while the connection is established.
+    /// Posts the transmits that may be sent, if any is due. Only while the connection is established.
     #[inline(never)]
     pub(super) fn pump_if_due(
         self: &Arc<Self>,
@@ -90,8 +92,8 @@ impl Conn {
         now: Option<Timestamp>,
     ) {
         let patient = !inner.rx_queue.is_empty();
-        // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
-        // their turn with LNet: those will get to the high-water mark.
+        // The LNet half returns the credits of these requests, and pumps. The peer gets no early credits while some
+        // requests wait for their turn with LNet: those will reach the high-water mark.
         let probe = probe || (!patient && inner.wire.starves_peer());
         if inner.wire.is_quiet(probe) {
             return;
@@ -103,7 +105,7 @@ impl Conn {
     }
 }
 
-/// Whether the doorbell rings for what is queued now.
+/// Returns whether the doorbell rings for the work requests that are queued now.
 #[inline]
 fn rings(inner: &Inner) -> bool {
     let turn = &inner.sched;

@@ -9,7 +9,7 @@
 
 use kernel::prelude::*;
 
-/// The queue.
+/// First-in first-out queue of a fixed size.
 pub(crate) struct Fifo<T> {
     slots: KVec<Option<T>>,
     head: usize,
@@ -17,14 +17,14 @@ pub(crate) struct Fifo<T> {
 }
 
 impl<T> Fifo<T> {
-    /// A queue without room.
+    /// Queue without room.
     pub(crate) const EMPTY: Self = Self {
         slots: KVec::new(),
         head: 0,
         len: 0,
     };
 
-    /// A queue with room for `n`. May sleep.
+    /// Creates a queue with room for `n` entries. May sleep.
     pub(crate) fn with_capacity(n: usize) -> Result<Self> {
         let mut slots = KVec::with_capacity(n, GFP_KERNEL)?;
         for _ in 0..n {
@@ -37,22 +37,22 @@ impl<T> Fifo<T> {
         })
     }
 
-    /// How many are in it.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Each of them, the oldest first.
+    /// Returns the entries, the oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         (0..self.len).filter_map(|ahead| self.slots.get(self.index(ahead))?.as_ref())
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts one in at the end, or gives it back if there is no room.
+    /// Appends an entry, or returns it if there is no room.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
         let at = self.index(self.len);
@@ -60,7 +60,7 @@ impl<T> Fifo<T> {
             Some(slot @ None) => {
                 // Nothing is dropped that way, and the compiler knows.
                 core::mem::forget(slot.replace(item));
-                // There are no more than slots.
+                // There are no more entries than slots.
                 self.len = self.len.wrapping_add(1);
                 Ok(())
             }
@@ -68,7 +68,7 @@ impl<T> Fifo<T> {
         }
     }
 
-    /// Puts one in at the end, where there is room; else it is dropped.
+    /// Appends an entry if there is room; otherwise drops it.
     #[inline(always)]
     pub(crate) fn add(&mut self, item: T) {
         if let Err(item) = self.push(item) {
@@ -76,7 +76,7 @@ impl<T> Fifo<T> {
         }
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest entry.
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.len == 0 {
             return None;
@@ -87,21 +87,21 @@ impl<T> Fifo<T> {
         item
     }
 
-    /// Does `f` to each of them, in no particular order.
+    /// Calls `f` for each entry, in no particular order.
     pub(crate) fn for_each(&mut self, f: impl FnMut(&mut T)) {
         self.slots.iter_mut().flatten().for_each(f);
     }
 
-    /// The place of the one `ahead` of the oldest, which is no more than the number of slots.
+    /// Returns the index of the entry `ahead` after the oldest; `ahead` is no more than the number of slots.
     #[inline]
     fn index(&self, ahead: usize) -> usize {
-        // It is in front of the end, and that is no more than memory has bytes.
+        // The entry is before the end, which is no more than the number of bytes of memory.
         let at = self.head.wrapping_add(ahead);
         at.checked_sub(self.slots.len()).unwrap_or(at)
     }
 }
 
-/// Apart, so that who puts something in has nothing to drop.
+/// Drops an entry; a separate function, so that callers have no drop code.
 #[cold]
 #[inline(never)]
 pub(super) fn no_room<T>(item: T) {

@@ -46,7 +46,7 @@ use crate::{
 };
 
 impl Conn {
-    /// Ends the connection for `cause` when what is under way on it has ended, and soon in any case.
+    /// Closes the connection for `cause` when the transfers under way have ended, and soon in any case.
     pub(super) fn close_graceful(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| {
             if inner.state.is_up() {
@@ -56,13 +56,13 @@ impl Conn {
                 self.step(inner, ConnEvent::Fail(cause));
             }
         });
-        // What LNet sends from now on waits for the next one. After that was said, which whoever lists it looks for
-        // when he has ([`Conn::publish`]).
+        // LNet's next messages wait for the next connection. This must follow the begin of the close, which a caller
+        // that lists the connection checks afterwards ([`Conn::publish`]).
         self.peer.unpublish(self);
     }
 
-    /// Ends the connection if it waits for what is under way only, and that has ended. False: it does not wait for
-    /// that.
+    /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does
+    /// not wait for them.
     pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
         let Some((cause, waited_ms)) = inner.disconnect.finishing() else {
             return false;
@@ -81,13 +81,13 @@ impl Conn {
         true
     }
 
-    /// What becomes of a message to the peer. While it is not known where the address of the NI will be a device
-    /// made of software is not made to speak: the GID may go before the message does.
+    /// Returns whether a message can reach the peer. While the next device of the NI's address is unknown, a software
+    /// device must not send: the GID may go before the message does.
     pub(super) fn way(&self, id: &CmId<Self>) -> Reachability {
         self.way_now(id.reachability())
     }
 
-    /// The same, where `way` is what the CM has just said.
+    /// Returns the same for a `way` that the CM has just returned.
     fn way_now(&self, way: Reachability) -> Reachability {
         let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
         if way == Reachability::Reachable && self.ni.is_unsettled() && software() {
@@ -96,41 +96,41 @@ impl Conn {
         way
     }
 
-    /// Drops the id if the connection was released before it was there: the peer lists a passive
-    /// connection before the id is taken, so an operator can close it in between. The id and the
-    /// connection hold each other, and nobody else would part them.
+    /// Drops the id if the connection was released before the id was stored: the peer lists a passive connection before
+    /// the id is taken, so an administrator can close it in between. The id and the connection hold each other, and no
+    /// other code would break the cycle.
     pub(super) fn release_orphan_id(&self) {
-        // Either the release, which follows this state, finds the id, or this sees the state.
+        // Either the release, which follows this state, finds the id, or this code sees the state.
         if self.with(|inner| inner.state.state() == State::Dead) {
             self.free_id();
         }
     }
 
-    /// Keeps the id until the peer has answered our DREQ, if it has to: the CM repeats it. Or until
-    /// there is a route to tell the peer.
+    /// Keeps the id until the peer has answered the DREQ, which the CM resends, or until there is a route for the DREQ,
+    /// if either is needed.
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
-        // A request of the peer's that was not accepted is refused when the id goes.
+        // The CM rejects a request of the peer that was not accepted when the id is freed.
         let speaks = !self.active || self.with(|inner| inner.disconnect.was_asked());
         let way = self
             .cm
             .id()
             .map_or(Reachability::Reachable, |id| self.way(&id));
         if way == Reachability::NoAddress {
-            // Nobody will ever be told, and what was said already must not be repeated.
+            // The peer can never be told, and the CM must not resend earlier messages.
             return false;
         }
         let no_route = speaks && way == Reachability::NoRoute;
         let Some(mute) = self.with(|inner| inner.disconnect.must_wait(no_route)) else {
             return false;
         };
-        // Listed before it says that it waits, so that a shutdown misses it in no case.
+        // Listed before the wait begins, so that a shutdown never misses it.
         if !self.peer.peers.lingering.add(self, mute) {
             return false;
         }
         let waits = self.with(|inner| {
             let ms = inner.disconnect.wait();
             if let Some(ms) = ms {
-                // Under the lock: whoever ends the waiting cancels it.
+                // Under the lock: the code that ends the wait cancels it.
                 self.rearm_timer(ms);
             }
             ms.is_some()
@@ -141,11 +141,11 @@ impl Conn {
         waits
     }
 
-    /// Frees the id. A request of the peer's that could not be refused before is refused with the cause: the CM by
-    /// itself says none, and that is taken for a peer that does not know the protocol. May sleep; inside of one of the
-    /// id's handlers it does not.
+    /// Frees the id. If a request of the peer could not be rejected before, rejects it with the cause: the CM by itself
+    /// gives none, and the peer takes that for a node that does not know the protocol. May sleep; does not inside one
+    /// of the id's handlers.
     pub(super) fn free_id(&self) {
-        // It may not be there yet, and who brings it frees it.
+        // The id may not be stored yet, and the code that stores it frees it.
         let Some(id) = self.cm.id() else { return };
         let owed = self.with(|inner| {
             let owes = inner.disconnect.pay_answer();
@@ -164,16 +164,16 @@ impl Conn {
         self.peer.peers.lingering.remove(self);
     }
 
-    /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the
-    /// peer is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection
-    /// waits.
+    /// Disconnects a connection that the CM has established after it was closed here: at the close there may have been
+    /// no connection to disconnect. So the driver sends a DREQ, and the id waits for the answer. In a handler of the
+    /// CM, which the release of the connection waits for.
     pub(super) fn established_after_close(self: &Arc<Self>, id: &CmLocked<'_>) {
         let way = self.way_now(id.reachability());
         if way == Reachability::NoAddress {
             return;
         }
         if self.with(|inner| inner.disconnect.begin(way == Reachability::Reachable)) {
-            // It was released meanwhile, and its id waits for an answer to what was never said.
+            // The connection was released meanwhile, and its id waits for an answer to a DREQ that was never sent.
             self.kick_blocking();
         }
         if way == Reachability::Reachable {
@@ -182,15 +182,15 @@ impl Conn {
         }
     }
 
-    /// The peer has asked or answered. In a handler of the CM.
+    /// Handles a DREQ or an answer of the peer. In a handler of the CM.
     pub(super) fn farewell_heard(self: &Arc<Self>) {
         if self.with(|inner| inner.disconnect.heard()) {
             self.kick_blocking();
         }
     }
 
-    /// The id is not needed to tell the peer that the connection is over: a worker of the device frees it. In a handler
-    /// of the CM, too.
+    /// Requests that a worker of the device frees the id: it is not needed to send a DREQ any more. In a handler of the
+    /// CM, too.
     pub(super) fn farewell_over(self: &Arc<Self>) {
         if self.with(|inner| inner.disconnect.over()) {
             self.kick_blocking();
@@ -199,7 +199,8 @@ impl Conn {
 }
 
 impl Inner {
-    /// Whether it is, or was, a connection to the peer. It may be to the peer only, whose answer was no good.
+    /// Returns whether it is, or was, a connection for the peer. If the peer's answer was invalid, it may be one for
+    /// the peer only.
     pub(super) fn peer_has_it(&self) -> bool {
         !self.state.attempt_failed() || self.disconnect.is_connected()
     }

@@ -25,27 +25,27 @@ use crate::{
     }, //
 };
 
-/// Milliseconds that the device has to flush its queues. It takes some, or it is dead.
+/// Milliseconds that the device has to flush its queues. A device that takes longer is dead.
 const DRAIN_MS: i64 = 5_000;
 
-/// The watch on a connection.
+/// Timers of a connection.
 pub(super) struct ConnTimers {
     liveness: Liveness,
     last_recv: Timestamp,
-    /// When the device was told to flush its queues.
+    /// Time when the device began to flush its queues.
     draining: Option<Timestamp>,
-    /// The step of the handshake that is under way: when it began, and how many milliseconds it may take.
+    /// Current step of the handshake: the time of its begin, and its limit in milliseconds.
     step: (Timestamp, u32),
-    /// When it was asked for a sign of life last, because another connection of the peer's came or went.
+    /// Time of the last probe that another connection of the peer caused when it was established or closed.
     asked: Option<Timestamp>,
-    /// When idle memory regions were last looked for.
+    /// Time of the last check for idle memory regions.
     regions: Timestamp,
-    /// They are to be looked for now.
+    /// A check for idle memory regions is due.
     regions_due: bool,
 }
 
 impl ConnTimers {
-    /// On a connection just made.
+    /// Creates the timers of a new connection.
     pub(super) fn new() -> Self {
         Self {
             liveness: Liveness::NEW,
@@ -58,24 +58,24 @@ impl ConnTimers {
         }
     }
 
-    /// A step of the handshake begins, and may take `ms` milliseconds. The caller arms the timer.
+    /// Begins a step of the handshake, which may take `ms` milliseconds. The caller arms the timer.
     pub(super) fn begin_step(&mut self, ms: u32) {
         self.step = (Timestamp::now(), ms);
     }
 
-    /// Milliseconds since it began.
+    /// Returns the milliseconds since the step began.
     pub(super) fn step_ms(&self) -> i64 {
         self.step.0.elapsed_ms()
     }
 
-    /// Milliseconds that it may take yet; 0 if its time is over.
+    /// Returns the milliseconds that are left for the step; 0 if its time is over.
     pub(super) fn step_left_ms(&self) -> u32 {
         let (began, ms) = self.step;
         let left = i64::from(ms).saturating_sub(began.elapsed_ms());
         u32::try_from(left).unwrap_or(0)
     }
 
-    /// Something good was received. Returns when: now.
+    /// Notes that a valid message was received. Returns the time: now.
     #[inline]
     pub(super) fn heard(&mut self) -> Timestamp {
         self.liveness.heard();
@@ -83,13 +83,14 @@ impl ConnTimers {
         self.last_recv
     }
 
-    /// Milliseconds since something good was received.
+    /// Returns the milliseconds since a valid message was received.
     pub(super) fn idle_ms(&self) -> i64 {
         self.last_recv.elapsed_ms()
     }
 
-    /// Another connection of the peer's came or went. True: this one is to be asked for a sign of life; it was
-    /// not just now. NOOPs take no credit, and the peer has two buffers for them.
+    /// Notes that another connection of the peer was established or closed. Returns true if the driver must probe the
+    /// peer on this connection: there was no such probe just now. NOOPs take no credit, and the peer has two buffers
+    /// for them.
     pub(super) fn ask(&mut self) -> bool {
         let least = i64::from(LOOK_MIN_MS);
         if self.asked.is_some_and(|then| then.elapsed_ms() < least) {
@@ -99,21 +100,21 @@ impl ConnTimers {
         true
     }
 
-    /// Something waits on another connection of the peer's, which is silent there. True: the timer is to look
-    /// within [`ConnTimers::next_ms`]. Something was last sent here `sent_ms` ago.
+    /// Notes that work waits on another connection of the peer, which is silent there. Returns true if the timer must
+    /// run within [`ConnTimers::next_ms`]. `sent_ms`: milliseconds since the last send here.
     pub(super) fn probe_if_idle(&mut self, sent_ms: i64) -> bool {
         self.liveness.ask(self.ago(sent_ms))
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within [`ProbeInterval`], if there is
-    /// one.
+    /// Notes that work waits from now on. Returns true if none did, so that the timer must run within
+    /// [`ProbeInterval`], if there is one.
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
         self.liveness.begin()
     }
 
-    /// The timer looks: something waits (`waits`), and something was last sent `sent_ms` ago. Whether the peer is
-    /// to be asked: the connection was idle for `keepalive` seconds, or a peer that owes an answer has been silent
+    /// Checks the timers: `waits` is whether work waits, and `sent_ms` the time since the last send. Returns whether to
+    /// probe the peer: the connection was idle for `keepalive` seconds, or a peer that owes an answer has been silent
     /// for as long as `probe`.
     pub(super) fn look(
         &mut self,
@@ -126,12 +127,12 @@ impl ConnTimers {
         self.liveness.look(waits, ago, probe, keepalive)
     }
 
-    /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
+    /// Returns the milliseconds until the driver probes a silent peer; `None` if no work waits, or probes are off.
     pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<ProbeInterval>) -> Option<u32> {
         self.liveness.next_ms(self.ago(sent_ms), probe)
     }
 
-    /// Returns whether a worker is to look for idle regions now: the timer found `held` of them.
+    /// Returns whether a worker must check for idle regions now: the timer found `held` of them.
     pub(super) fn look_at_regions(&mut self, held: u32) -> bool {
         if held <= mr_quota::KEPT || self.regions.elapsed_ms() < mr_quota::LOOK_MS {
             return false;
@@ -141,17 +142,17 @@ impl ConnTimers {
         true
     }
 
-    /// Returns whether idle memory regions are to be looked for, once.
+    /// Returns whether a check for idle memory regions is due, once.
     pub(super) fn takes_regions(&mut self) -> bool {
         core::mem::take(&mut self.regions_due)
     }
 
-    /// The device was told to flush its queues.
+    /// Notes that the device begins to flush its queues.
     pub(super) fn drains(&mut self) {
         self.draining = Some(Timestamp::now());
     }
 
-    /// Whether it should have, long ago. True once.
+    /// Returns whether the time for that is over. True once.
     pub(super) fn drains_for_too_long(&mut self) -> bool {
         self.draining
             .take_if(|since| since.elapsed_ms() >= DRAIN_MS)

@@ -52,31 +52,31 @@ use crate::{
     }, //
 };
 
-/// Tells whether an error is a lack of memory, or of room to map memory for the device (`EIO`): with an IOMMU, or where
-/// memory bounces. Another try may succeed.
+/// Returns whether an error is a lack of memory, or of room to map memory for the device (`EIO`): with an IOMMU, or
+/// where memory bounces. A retry may succeed.
 pub(super) fn is_shortage(e: Error) -> bool {
     e == ENOMEM || e == EIO
 }
 
-/// Why pages could not be made ready.
+/// Reason why pages could not be prepared.
 pub(super) enum NotReady {
-    /// For want of something, or it is no memory for a transfer.
+    /// A resource is missing, or the memory is not suitable for a transfer.
     Here(Error),
-    /// For want of a memory region. It was counted.
+    /// No memory region was free. It was counted.
     NoRegion(Error),
-    /// They are a GPU's, and who has it does not map them, or only the CPU could do what is asked. It was
-    /// said and counted.
+    /// The pages are a GPU's, and its provider does not map them, or the transfer needs a copy by the CPU. It was
+    /// logged and counted.
     Gpu(Error),
 }
 
 impl NotReady {
-    /// Tells whether another try may succeed.
+    /// Returns whether a retry may succeed.
     #[cold]
     pub(super) fn is_shortage(&self) -> bool {
         matches!(self, Self::Here(e) if is_shortage(*e))
     }
 
-    /// For the peer and for LNet.
+    /// Returns the error for the peer and for LNet.
     pub(super) fn error(&self) -> Error {
         match self {
             Self::Here(e) | Self::NoRegion(e) | Self::Gpu(e) => *e,
@@ -90,11 +90,11 @@ impl From<Error> for NotReady {
     }
 }
 
-/// The owner of pages, and why they could not be made ready.
+/// Owner of pages, and the reason why they could not be prepared.
 pub(super) type MapFailed<M> = (M, NotReady);
 
 impl Conn {
-    /// Maps the pages that our WRITEs read, for the device of the connection, if it has one still.
+    /// Maps the pages that this node's WRITEs read, for the device of the connection, if it still has one.
     pub(super) fn map_source<R: Request>(
         &self,
         device: Option<ARef<Device>>,
@@ -135,7 +135,7 @@ impl Conn {
         self.mapped(map, req)
     }
 
-    /// Maps the pages of a message, and counts what is a GPU's.
+    /// Maps the pages of a message, and counts GPU memory.
     #[inline(always)]
     fn map<R: Request>(
         &self,
@@ -177,7 +177,7 @@ impl Conn {
         }
     }
 
-    /// Says and counts that memory of a GPU cannot be used.
+    /// Logs and counts that memory of a GPU cannot be used.
     #[cold]
     pub(super) fn refuse_gpu(&self, e: Error) -> NotReady {
         self.ni.close_stats.gpu_refused();
@@ -186,7 +186,7 @@ impl Conn {
     }
 
     /// Maps the pages of a message that the peer's WRITEs go to, behind a key of their own. Returns the message, the
-    /// sink, its only fragment, and the key. `parts` are what the connection has for it.
+    /// sink, its only fragment, and the key. `parts` are the connection's resources for it.
     pub(super) fn make_sink<R: Request>(
         &self,
         parts: Result<SinkParts<Self>>,
@@ -212,7 +212,7 @@ impl Conn {
         };
         let owner = match bounce {
             None => Owner::MappedMessage(mapped),
-            // The peer writes into pages of ours.
+            // The peer writes into a bounce buffer.
             Some(_) => Owner::MappedMessage(mapped).unmapped(),
         };
         let fragment = Fragment {
@@ -223,7 +223,7 @@ impl Conn {
         Ok((owner, RdmaSink::new(mr, bounce), fragment, rkey))
     }
 
-    /// Maps a memory region over mapped pages, or over pages of ours if one key cannot cover them.
+    /// Maps a memory region over mapped pages, or over a bounce buffer if one key cannot cover them.
     fn cover(
         &self,
         mapped: &SgRef,
@@ -247,7 +247,7 @@ impl Conn {
         }
     }
 
-    /// Pages of ours for those of a sink that one key cannot cover, for they have gaps.
+    /// Allocates a bounce buffer for the pages of a sink that one key cannot cover, because they have gaps.
     #[cold]
     fn bounce(
         &self,
@@ -263,8 +263,8 @@ impl Conn {
         Ok((map, KBox::new(whole, GFP_KERNEL).map_err(Error::from)?))
     }
 
-    /// The pages had no gaps before they were mapped, and have some since: what copies them for the device
-    /// (swiotlb) need not keep where in a page they begin. One key covers pages of ours all the same.
+    /// Allocates a bounce buffer for pages that have gaps only since they were mapped: the layer that copies them for
+    /// the device (swiotlb) need not keep their offsets within a page. One key covers the bounce buffer all the same.
     #[cold]
     fn bounce_after_all(
         &self,
@@ -290,7 +290,7 @@ impl Conn {
         }
     }
 
-    /// Counts that there is no region, unless that is because the connection is over.
+    /// Counts that there is no region, unless the reason is that the connection is closed.
     #[cold]
     fn no_region(&self, e: Error) -> NotReady {
         if self.with(|inner| inner.state.is_up()) {
@@ -299,7 +299,7 @@ impl Conn {
         NotReady::NoRegion(e)
     }
 
-    /// Gives a sink up whose key nobody was told.
+    /// Frees a sink whose key the peer does not know.
     pub(super) fn drop_sink(&self, sink: RdmaSink) {
         let qp = self.with(|inner| inner.wire.qp());
         if let (Some(mr), Some(qp)) = (sink.into_unregistered(), qp) {

@@ -19,28 +19,28 @@ use crate::{
     }, //
 };
 
-/// A request of the peer that LNet has taken, with its message, which is missing if LNet has none.
+/// Request of the peer that LNet has taken, with its message, which is missing if LNet has none.
 pub(super) struct WaitingRequest<C> {
     pub(super) rx: KBox<Rx<C>>,
     pub(super) msg: Option<Message>,
     pub(super) req: RecvRequest,
 }
 
-/// A message of LNet that was not sent yet.
+/// Message of LNet that was not sent yet.
 pub(super) struct WaitingMsg {
     pub(super) msg: Message,
     pub(super) req: SendRequest,
     pub(super) since: Timestamp,
 }
 
-/// The thread that retries.
+/// Thread that retries.
 struct Retrier {
     pid: i32,
     /// The time at which the message that it retries began to wait.
     since: Option<Timestamp>,
 }
 
-/// Messages and requests that wait for memory on a connection, a `C`.
+/// Queue of messages and requests that wait for memory on a connection, a `C`.
 pub(super) struct MemoryQueue<C> {
     requests: Fifo<WaitingRequest<C>>,
     messages: Fifo<WaitingMsg>,
@@ -54,7 +54,7 @@ pub(super) struct MemoryQueueRoom<C> {
 }
 
 impl<C> MemoryQueueRoom<C> {
-    /// Allocates queues for so many requests and messages. May sleep.
+    /// Allocates queues for this number of requests and messages. May sleep.
     ///
     /// # Errors
     ///
@@ -75,13 +75,13 @@ impl<C> MemoryQueue<C> {
         retrier: None,
     };
 
-    /// Gets its room, at set-up, before the first receive is posted.
+    /// Sets the room of the queues, at set-up, before the first receive is posted.
     pub(super) fn open(&mut self, room: MemoryQueueRoom<C>) {
         self.requests = room.requests;
         self.messages = room.messages;
     }
 
-    /// Tells whether the thread `pid` retries.
+    /// Returns whether the thread `pid` retries.
     pub(super) fn is_retried_by(&self, pid: i32) -> bool {
         matches!(&self.retrier, Some(retrier) if retrier.pid == pid)
     }

@@ -68,7 +68,7 @@ impl WorkItem<SHORTAGE> for Conn {
     }
 }
 
-/// Sends a message that has waited, over another connection if this one is over.
+/// Sends a message that has waited, over another connection if this one is closed.
 fn send_again(conn: &Arc<Conn>, unsent: WaitingMsg) {
     let WaitingMsg { msg, req, since } = unsent;
     if since.elapsed_ms() > conn.ni.message_limit_ms() {

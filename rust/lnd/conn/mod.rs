@@ -154,7 +154,7 @@ mod wire;
 const CONTROL: u64 = 1;
 /// Id of the work item for steps that wait for LNet or for the CM.
 const BLOCKING: u64 = 6;
-/// Id of the work item that makes, closes and destroys the queue pair.
+/// Id of the work item that creates, closes and destroys the queue pair.
 const QUEUE_PAIR: u64 = 4;
 /// Id of the work item that calls LNet.
 const UPPER: u64 = 2;
@@ -165,7 +165,7 @@ const SHORTAGE: u64 = 5;
 /// Milliseconds between two checks of a connection that closes.
 const CLOSING_MS: u32 = 1000;
 
-/// What the connection lock protects.
+/// State that the connection lock protects.
 struct Inner {
     state: ConnState,
     disconnect: DisconnectState,
@@ -176,32 +176,32 @@ struct Inner {
     timers: ConnTimers,
 }
 
-/// A connection.
+/// Connection to a peer.
 #[pin_data]
 pub(crate) struct Conn {
     ni: Arc<Ni>,
     peer: Arc<Peer<Conn>>,
-    /// Whether we asked for it.
+    /// Whether this side is the active one.
     active: bool,
     over_tcp: bool,
-    /// The lowest number that no other connection of the peer had when this one was listed.
+    /// Lowest index that no other connection of the peer had when this one was listed.
     index: Atomic<u32>,
-    /// Where the LNet half runs, unless `near`; and for which completions are asked.
+    /// CPU of the LNet half, unless `near`; completions are requested for it, too.
     cpu: Cpu,
-    /// The LNet half runs on the CPU that has handled the completion. A provider of software handles it in a work item
-    /// on any CPU: another one would have to be woken for the LNet half, and this one goes on with it.
+    /// The LNet half runs on the CPU that has handled the completion. A software provider handles completions in a work
+    /// item on any CPU: the kernel would have to wake another CPU for the LNet half, but this CPU continues with it.
     near: bool,
     made_with: ConnSettings,
-    /// Where its workers have their turn: with all others of the device.
+    /// Queues of its workers: shared by all connections of the device.
     queues: DeviceQueues,
     #[pin]
     inner: SpinLockBh<Inner>,
     #[pin]
     cm: CmState<Conn>,
     qp_notes: QpEvents,
-    /// Where it is listed while its id waits ([`super::lingering`]).
+    /// Index in the list of lingering ids while its id waits ([`super::lingering`]).
     parting_place: Atomic<u32>,
-    /// Nothing was heard on this one since the peer gave reason to doubt it.
+    /// The peer has not been heard on this connection since there was a reason to doubt it.
     is_doubted: Atomic<bool>,
     #[pin]
     control: Work<Conn, CONTROL>,
@@ -237,7 +237,7 @@ impl work::DelayedItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// Makes a connection object in state Init. May sleep.
+    /// Creates a connection object in state Init. May sleep.
     fn new(
         peer: &Arc<Peer<Conn>>,
         turn: Option<ConnectPriority>,
@@ -299,18 +299,18 @@ impl Conn {
         )
     }
 
-    /// The peer's NID.
+    /// Returns the peer's NID.
     pub(crate) fn nid(&self) -> Nid {
         self.peer.nid
     }
 
-    /// Path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
+    /// Returns the path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
     pub(crate) fn path_mtu(&self) -> u32 {
         self.cm.path_mtu()
     }
 
-    /// The request for it was found good, and came with this id, from a queue pair with that number. Its
-    /// worker accepts. Process context, in the handler of the listener.
+    /// Begins the accept of a valid request, which came with this id, from a queue pair with that number. The worker
+    /// accepts. Process context, in the handler of the listener.
     pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
         self.cm.learn_qpn(qpn);
         self.cm.set_id(id);
@@ -328,25 +328,25 @@ impl Conn {
         self.inner.lock()
     }
 
-    /// Feeds an event to the state machine and sees to what follows. Not in hard irq; takes the lock.
+    /// Passes an event to the state machine and handles the consequences. Not in hard irq; takes the lock.
     fn event(self: &Arc<Self>, event: ConnEvent) {
         let mut inner = self.lock();
         self.step(&mut inner, event);
     }
 
-    /// Ends the connection for `cause`, if nothing has yet.
+    /// Closes the connection for `cause`, if it is not closed yet.
     fn end(self: &Arc<Self>, cause: Cause) {
         self.event(ConnEvent::Fail(cause));
     }
 
-    /// The same, with the lock already held, and people are told when it is given back.
+    /// Closes the connection for `fault` with the lock already held; a worker logs it after the unlock.
     fn blame(self: &Arc<Self>, inner: &mut Inner, fault: CloseReason) {
         let cause = fault.cause();
         inner.state.blame(fault);
         self.step(inner, ConnEvent::Fail(cause));
     }
 
-    /// [`Conn::event`] with the lock already held.
+    /// Acts as [`Conn::event`] with the lock already held.
     fn step(self: &Arc<Self>, inner: &mut Inner, event: ConnEvent) {
         let was = inner.state.state();
         let actions = inner.state.on(event);
@@ -377,22 +377,22 @@ impl Conn {
         self.call_next(inner);
     }
 
-    /// The RDMA device it is on.
+    /// Returns the RDMA device of the connection.
     fn hca(&self) -> Result<Arc<Hca>> {
         self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
     }
 
-    /// Whether the peer may have given it up.
+    /// Returns whether the peer may have closed the connection.
     fn doubted(&self) -> bool {
         self.is_doubted.load(Relaxed)
     }
 
-    /// Until it is heard of, other connections are preferred.
+    /// Marks the connection as doubtful: other connections are preferred until the peer is heard on it.
     fn set_doubted(&self) {
         self.is_doubted.store(true, Relaxed);
     }
 
-    /// The peer has said or acknowledged something.
+    /// Notes that the peer has sent or acknowledged a message.
     fn heard(&self) {
         if self.is_doubted.load(Relaxed) {
             self.is_doubted.store(false, Relaxed);

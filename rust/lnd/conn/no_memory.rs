@@ -40,17 +40,17 @@ use crate::{
     rdma::work, //
 };
 
-/// Milliseconds between two tries.
+/// Milliseconds between two retries.
 const RETRY_MS: u32 = 5;
 
 impl Conn {
-    /// Tells whether the caller is the retry, which may use reserves.
+    /// Returns whether the caller is the retry, which may use reserves.
     pub(super) fn may_use_reserves(&self) -> bool {
         let pid = kernel::current!().pid();
         self.with(|inner| inner.waiting.is_retried_by(pid))
     }
 
-    /// Counts that there was no memory: once for each message or request, however often it is tried.
+    /// Counts a shortage of memory: once for each message or request, however often it is retried.
     pub(super) fn count_shortage(&self) {
         if !self.may_use_reserves() {
             self.with(|inner| inner.wire.count(Count::NoMemory));
@@ -62,7 +62,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// Returns the request and its message if the connection is over.
+    /// Returns the request and its message if the connection is closed.
     pub(super) fn keep_request(
         self: &Arc<Self>,
         rx: KBox<Rx<Self>>,
@@ -84,7 +84,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// Returns the message if the connection is over, or if LNet has sent more messages than it has credits for.
+    /// Returns the message if the connection is closed, or if LNet has sent more messages than it has credits for.
     pub(super) fn keep_message(
         self: &Arc<Self>,
         msg: Message,

@@ -95,9 +95,10 @@ impl Connection for Conn {
     }
 
     fn doubt(self: &Arc<Self>) {
-        // It may have closed this connection, and its DREQ got lost; or another of its connections broke.
-        // Until it is heard of, or acknowledges a NOOP, others are preferred. If it does neither, the
-        // transport's retries end the connection. One answer does for several that come or go together.
+        // The peer may have closed this connection, and its DREQ got lost; or another connection of the peer broke.
+        // Other connections are preferred until the peer is heard on this one, or acknowledges a NOOP. If it does
+        // neither, the transport's retries end the connection. One answer is enough for several connections that come
+        // or go together.
         let mut guard = self.lock();
         let inner = &mut *guard;
         if inner.state.is_up() && inner.timers.ask() {
@@ -176,8 +177,8 @@ impl Conn {
                 return true;
             }
         }
-        // Last, because it waits for the handlers of the id. On iWARP a connect may hold the id for minutes, and no GID
-        // tells anything.
+        // Last, because it waits for the handlers of the id. On iWARP a connect may hold the id for minutes, and there
+        // is no GID to check.
         if self.over_tcp {
             return false;
         }

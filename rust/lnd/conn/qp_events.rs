@@ -18,18 +18,18 @@ use crate::{
     }, //
 };
 
-/// What the queue pair has told, and the worker has not seen.
+/// Events that the queue pair has reported, and the worker has not seen.
 pub(super) struct QpEvents {
-    /// It hears the peer.
+    /// The queue pair receives from the peer.
     comm_est: Atomic<bool>,
-    /// The peer did what it may not.
+    /// The peer violated the transport's rules.
     misused: Atomic<bool>,
-    /// It is broken.
+    /// The queue pair is broken.
     error: Atomic<bool>,
 }
 
 impl QpEvents {
-    /// Nothing was told.
+    /// Creates an empty set of events.
     pub(super) fn new() -> Self {
         Self {
             comm_est: Atomic::new(false),
@@ -38,7 +38,7 @@ impl QpEvents {
         }
     }
 
-    /// Remembers an event. False: it means nothing to a connection.
+    /// Records an event. Returns false if the event has no meaning for a connection.
     pub(super) fn note(&self, event: QpEvent) -> bool {
         let flag = match event {
             QpEvent::CommEst => &self.comm_est,
@@ -54,7 +54,7 @@ impl QpEvents {
         true
     }
 
-    /// Takes what was remembered, as events of the connection.
+    /// Takes the recorded events, as events of the connection.
     pub(super) fn take(&self) -> impl Iterator<Item = ConnEvent> + '_ {
         [
             (&self.comm_est, ConnEvent::EarlyTraffic),

@@ -21,16 +21,16 @@ use crate::rdma::{
     page_vec::PageVec, //
 };
 
-/// The sink of a transfer.
+/// Sink of a transfer.
 pub(super) struct RdmaSink {
-    /// The memory region that covers it.
+    /// Key of the memory region that covers it.
     key: SinkKey,
     /// Set if LNet's pages have gaps, which one key cannot cover.
     bounce: Option<KBox<Bounce>>,
 }
 
 impl RdmaSink {
-    /// Behind a region whose registration is not posted; `bounce` if that covers pages of ours.
+    /// Creates a sink behind a region whose registration is not posted; `bounce` if that covers a bounce buffer.
     pub(super) fn new(mr: Mr<Mapped>, bounce: Option<KBox<Bounce>>) -> Self {
         Self {
             key: SinkKey::Mapped(mr),
@@ -46,7 +46,7 @@ impl RdmaSink {
         }
     }
 
-    /// The registration is in the send queue, in front of the message that tells the peer.
+    /// Stores the region after its registration was pushed, in front of the message that tells the peer its key.
     pub(super) fn registered(&mut self, mr: Mr<Valid>) {
         self.key = SinkKey::Valid(mr);
     }
@@ -59,13 +59,13 @@ impl RdmaSink {
         }
     }
 
-    /// Whether the data goes to pages of ours first.
+    /// Returns whether the data goes to a bounce buffer first.
     pub(super) fn is_bounced(&self) -> bool {
         self.bounce.is_some()
     }
 
-    /// The data is here, `arrived` bytes, and no key leads to it any more: copies it to LNet's pages if it
-    /// is not in them. Process context.
+    /// Copies the received data, `arrived` bytes, to LNet's pages if it is not there, when no key leads to it any more.
+    /// Process context.
     pub(super) fn copy_out(&mut self, arrived: u32) -> Result {
         let Some(bounce) = &mut self.bounce else {
             return Ok(());
@@ -84,27 +84,27 @@ impl RdmaSink {
     }
 }
 
-/// The peer writes into pages of ours, and the data is copied afterwards.
+/// Bounce buffer: the peer writes into it, and the data is copied afterwards.
 pub(super) struct Bounce {
-    /// Our pages.
+    /// Pages of the bounce buffer.
     buf: BounceBuf,
     /// LNet's pages.
     to: PageVec,
 }
 
 impl Bounce {
-    /// From pages of ours to LNet's.
+    /// Creates a bounce buffer for LNet's pages.
     pub(super) fn new(buf: BounceBuf, to: PageVec) -> Self {
         Self { buf, to }
     }
 }
 
-/// The key of a sink, by what may be done with it next.
+/// Key of a sink, by the next operation that is allowed.
 enum SinkKey {
-    /// Its registration is not posted: nobody can use it.
+    /// Its registration is not posted: no node can use it.
     Mapped(Mr<Mapped>),
     /// The peer may use it.
     Valid(Mr<Valid>),
-    /// Its invalidation is posted, and it is dead when that completes; or there is none.
+    /// Its invalidation is posted, and the key is dead when that completes; or there is no key.
     Dead,
 }

@@ -21,7 +21,7 @@ use crate::{
     rdma::sg::SgMap, //
 };
 
-/// What bounds the work requests of one transfer.
+/// Limits for the work requests of one transfer.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// Gather elements per WRITE.
@@ -31,13 +31,13 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Before there is a queue pair.
+    /// Limits before there is a queue pair.
     pub(super) const NONE: Self = Self {
         max_sge: 1,
         reg_and_send: 2,
     };
 
-    /// Of a queue pair: WRITEs of `max_sge` gather elements, `wrs_per_reg` slots for a registration.
+    /// Creates the limits of a queue pair: WRITEs of `max_sge` gather elements, `wrs_per_reg` slots for a registration.
     pub(super) fn new(max_sge: u16, wrs_per_reg: u16) -> Self {
         Self {
             max_sge: usize::from(max_sge),
@@ -45,34 +45,34 @@ impl Limits {
         }
     }
 
-    /// Gather elements per WRITE.
+    /// Returns the number of gather elements per WRITE.
     pub(super) fn max_sge(self) -> usize {
         self.max_sge
     }
 
-    /// Slots that a registration and the message behind it take.
+    /// Returns the number of slots that a registration and the message behind it take.
     pub(super) fn reg_and_send(self) -> u16 {
         self.reg_and_send
     }
 }
 
-/// Where in the peer's sink the next WRITE goes.
+/// Position of the next WRITE in the peer's sink.
 #[derive(Clone, Copy)]
 pub(super) struct TargetPos {
     key: u32,
     /// Number of the piece.
     piece: usize,
-    /// Bytes of it that were written.
+    /// Bytes of the piece that are written.
     at: u32,
 }
 
 impl TargetPos {
-    /// The key of the sink.
+    /// Returns the key of the sink.
     pub(super) fn key(self) -> u32 {
         self.key
     }
 
-    /// `nob` more bytes are written; `rest` was the rest of its piece.
+    /// Advances by `nob` written bytes; `rest` was the rest of the piece.
     pub(super) fn moves_on(&mut self, nob: u32, rest: Fragment) {
         if nob < rest.nob {
             self.at = self.at.saturating_add(nob);
@@ -83,7 +83,7 @@ impl TargetPos {
     }
 }
 
-/// The peer's sink.
+/// Sink of the peer.
 pub(super) struct RdmaTarget {
     /// Its key.
     key: u32,
@@ -97,8 +97,8 @@ enum Frags {
 }
 
 impl RdmaTarget {
-    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which
-    /// needs no memory. Any context.
+    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which needs no memory. Any
+    /// context.
     #[inline(always)]
     pub(super) fn new(rd: &Descriptor<'_>) -> Result<Self> {
         let mut pieces = rd.fragments().filter(|f| f.nob > 0);
@@ -119,13 +119,13 @@ impl RdmaTarget {
         })
     }
 
-    /// Whether it has no memory of its own.
+    /// Returns whether it has no memory of its own.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.frags, Frags::One(_))
     }
 
-    /// Where the first `nob` bytes go, and the key: if they go into one piece.
+    /// Returns the address of the first `nob` bytes, and the key, if the bytes fit into one piece.
     #[inline]
     pub(super) fn only(&self, nob: u32) -> Option<(u64, u32)> {
         match &self.frags {
@@ -134,7 +134,7 @@ impl RdmaTarget {
         }
     }
 
-    /// Where the WRITE goes that `moved` bytes are in front of.
+    /// Returns the position after the first `moved` bytes.
     pub(super) fn set_target(&self, moved: u32) -> TargetPos {
         let (mut piece, mut at) = (0, moved);
         while let Some(fragment) = self.fragment(piece).filter(|f| at >= f.nob) {
@@ -148,7 +148,7 @@ impl RdmaTarget {
         }
     }
 
-    /// The rest of the piece at `aim`.
+    /// Returns the rest of the piece at `aim`.
     pub(super) fn rest(&self, aim: TargetPos) -> Option<Fragment> {
         let fragment = self.fragment(aim.piece)?;
         Some(Fragment {
@@ -157,7 +157,7 @@ impl RdmaTarget {
         })
     }
 
-    /// Its piece number `at`.
+    /// Returns piece number `at`.
     fn fragment(&self, at: usize) -> Option<Fragment> {
         match &self.frags {
             Frags::One(one) => one.get(at),
@@ -166,7 +166,7 @@ impl RdmaTarget {
         .copied()
     }
 
-    /// Its pieces in order, none of them empty.
+    /// Returns its pieces in order, none of them empty.
     fn fragments(&self) -> impl Iterator<Item = Fragment> + '_ {
         match &self.frags {
             Frags::One(one) => one.iter().copied(),
@@ -174,8 +174,8 @@ impl RdmaTarget {
         }
     }
 
-    /// How many work requests moving `total` bytes of `map` there can take at most, the message behind them
-    /// included.
+    /// Returns the largest number of work requests that moving `total` bytes of `map` to the sink can take, with the
+    /// message behind them.
     ///
     /// # Errors
     ///
@@ -189,8 +189,8 @@ impl RdmaTarget {
         if room < u64::from(total.min(map.nob())) && total > 0 {
             return Err(EPROTO);
         }
-        // A WRITE ends with a piece of the sink, or when it has all the gather elements it may
-        // have; and each end of a piece may split a range of the source in two.
+        // A WRITE ends with a piece of the sink, or when it has its maximum of gather elements; and each end of a piece
+        // may split a range of the source in two.
         let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces);
         let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
         Ok(u16::try_from(

@@ -59,12 +59,12 @@ use crate::{
     }, //
 };
 
-/// A request while LNet has it.
+/// Request while LNet has it.
 pub(crate) type LnetRx = rx::Rx<Conn>;
 
-/// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
-/// Its buffer is replaced: in the receive queue, if it could not be when it came, otherwise among the
-/// spares. Process context.
+/// Implements `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers). Replaces
+/// its buffer: in the receive queue, if that was impossible when the request came, otherwise among the spares. Process
+/// context.
 pub(crate) fn eager_recv(rx: &mut LnetRx) {
     let Some((conn, msg)) = rx.lent() else {
         return;
@@ -73,21 +73,21 @@ pub(crate) fn eager_recv(rx: &mut LnetRx) {
     let mut guard = conn.lock();
     let inner = &mut *guard;
     if inner.state.may_receive() {
-        // Without memory its place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
-        // gives it back.
+        // Without memory the place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
+        // returns the buffer.
         if let Ok(Err(fault)) = buf.map(|buf| inner.wire.replenish(msg, buf)) {
             conn.blame(inner, fault);
         }
     }
     drop(guard);
-    // LNet may keep it for ever, and the device must not wait for that.
+    // LNet may keep it for ever, and the removal of the device must not wait for that.
     msg.detach();
 }
 
-/// What `lnd_recv` returns: on error LNet finalizes the message it gets back.
+/// Result of `lnd_recv`: on error LNet finalizes the message that it gets back.
 type Recv = Result<(), (Option<Message>, Error)>;
 
-/// `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
+/// Implements `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
 pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) -> Recv {
     let mut rx = rx;
     let Some(conn) = rx.returned() else {
@@ -97,7 +97,7 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
         discard(&conn, rx);
         return Ok(());
     };
-    // It was judged before it went to LNet.
+    // The message was decoded before LNet got it.
     let had = rx.msg();
     let body = had
         .facts()
@@ -121,8 +121,8 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
     }
 }
 
-/// Drops a request that LNet does not want: gives its buffer back, and answers it if the peer waits for an answer.
-/// The peer learns of a PUT what it would learn of an IMMEDIATE, which is nothing, and of a GET that there is no
+/// Drops a request that LNet does not want: gives its buffer back, and answers it if the peer waits for an answer. The
+/// PUT_NAK has status 0, because the sender of an IMMEDIATE learns nothing either; GET_DONE reports that there is no
 /// data.
 pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     let _nofs = NofsScope::enter();
@@ -153,11 +153,11 @@ pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     );
 }
 
-/// Receives an IMMEDIATE, whose data is here. Allocates nothing.
+/// Receives an IMMEDIATE, whose data has arrived. Allocates nothing.
 fn recv_immediate(conn: &Conn, payload: &[u8], msg: Message, req: &RecvRequest) -> Recv {
     let sink = req.pages();
     if sink.is_gpu() {
-        // The sender cannot know where it goes.
+        // The sender cannot know the kind of memory.
         return Err((Some(msg), conn.refuse_gpu(EOPNOTSUPP).error()));
     }
     let wanted = payload.get(..sink.nob());
@@ -205,7 +205,7 @@ fn recv_put(
     Ok(())
 }
 
-/// A GET_REQ: writes the data into the peer's sink and says so by GET_DONE.
+/// Serves a GET_REQ: writes the data into the peer's sink and sends GET_DONE.
 fn recv_get(
     conn: &Arc<Conn>,
     cookie: Cookie,
@@ -228,7 +228,7 @@ fn recv_get(
         );
         return Ok(());
     }
-    // That LNet's pages are mapped counts.
+    // The time to map LNet's pages counts.
     let since = Timestamp::now();
     let remote = match remote {
         Ok(remote) => remote,
@@ -265,7 +265,7 @@ fn recv_get(
     }
 }
 
-/// A request that LNet has taken, and where its data is.
+/// Request that LNet has taken, and the description of its data.
 type TakenRx<'a> = (KBox<LnetRx>, &'a RecvRequest);
 
 impl Conn {
@@ -302,7 +302,7 @@ impl Conn {
         owner: Owner,
         why: NotReady,
     ) -> Recv {
-        // A message that is lost was reported.
+        // A lost message was reported already.
         let msg = owner.into_message().ok();
         let patience_ms = self.ni.message_limit_ms() / 2;
         if why.is_shortage() && rx.msg().at().elapsed_ms() < patience_ms {
@@ -317,7 +317,7 @@ impl Conn {
                 _ => log::no_source(self.nid(), e),
             }
         }
-        // Without an answer the peer would lose the whole connection to its timeout.
+        // Without an answer the peer would close the whole connection at its timeout.
         let status = e.to_errno();
         let done = DoneBody { cookie, status };
         let what = |now| Transfer::message(Owner::Nobody, now);
@@ -371,7 +371,7 @@ impl Conn {
         }
     }
 
-    /// Makes the buffer of a request ready to be posted again.
+    /// Prepares the buffer of a request for its repost.
     #[inline(always)]
     fn ready(self: &Arc<Self>, rx: KBox<LnetRx>, how: Repost) -> Answered {
         let mut rx = rx;
@@ -383,8 +383,8 @@ impl Conn {
 }
 
 impl Conn {
-    /// Counts that memory for a request was not to be had. False: no news, the connection is over, and
-    /// LNet took the message too late; or it was said already.
+    /// Counts that there was no memory for a request. Returns false if that is no news: the connection is closed, and
+    /// LNet took the message too late; or the shortage was reported already.
     fn runs_short(&self, why: &NotReady) -> bool {
         let up = matches!(why, NotReady::Here(_) | NotReady::NoRegion(_))
             && self.with(|inner| {

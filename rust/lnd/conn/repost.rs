@@ -34,7 +34,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// Returns the cause if the connection ended because of that.
+    /// Returns the cause if that closed the connection.
     #[inline(always)]
     pub(super) fn post_again(
         self: &Arc<Self>,
@@ -60,7 +60,7 @@ impl Conn {
     }
 
     /// Maps a buffer again that was detached when LNet kept the message, if the connection needs it. If that fails, the
-    /// connection has one spare fewer, or ends because a place in the receive queue stays empty.
+    /// connection has one spare fewer, or is closed because a place in the receive queue stays empty.
     #[cold]
     #[inline(never)]
     pub(super) fn bring_back(self: &Arc<Self>, msg: &mut Received) {
@@ -78,15 +78,15 @@ impl Conn {
         }
     }
 
-    /// Books a request that is over, and whose buffer is gone.
+    /// Books a finished request whose buffer is gone.
     pub(super) fn rx_returned(&self, rx: KBox<Rx<Self>>) {
         if self.with(|inner| inner.rx_queue.returned_late(rx)) {
             self.ni.retained_rx.returned(self.nid());
         }
     }
 
-    /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
-    /// will follow by itself.
+    /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: no message will follow
+    /// by itself.
     pub(super) fn give_back(self: &Arc<Self>, rx: KBox<Rx<Self>>, how: Repost, ring: bool) {
         let mut rx = rx;
         if rx.msg().is_missed() {
@@ -111,7 +111,7 @@ impl Conn {
             orphan = inner.rx_queue.returned_late(rx);
         }
         drop(guard);
-        // Memory goes without the lock.
+        // Memory is freed without the lock.
         if let Some(left) = left {
             drop(left);
             if orphan {

@@ -24,14 +24,14 @@ use crate::{
     proto::cause::Outcome, //
 };
 
-/// Sends a message again, or gives it back to LNet. True: it has failed.
+/// Resends a message, or finalizes it. Returns true if it has failed.
 #[cold]
 pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -> bool {
     let health = lnet_health(outcome.health);
     let req = msg.again(health);
     let req = req.filter(|req| req.kind().is_some_and(|kind| again.takes(carries(kind))));
     let left = match req {
-        // Counted first: it may be over before that returns.
+        // Counted first: the message may be finished before the call returns.
         Some(req) => {
             conn.ni.close_stats.sent_again();
             conn.peer.peers.send(conn.nid(), msg, &req).err()
@@ -41,7 +41,7 @@ pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -
             return true;
         }
     };
-    // Of an NI that stops, or a message that cannot be sent.
+    // For an NI that stops, or a message that cannot be sent.
     let failed = left.is_some();
     if let Some((msg, _)) = left {
         msg.finalize(outcome.status, health);

@@ -29,19 +29,19 @@ use crate::{
     }, //
 };
 
-/// A received message with the buffer it lies in.
+/// Received message with its buffer.
 ///
 /// # Invariants
 ///
-/// `facts` are what [`crate::proto::wire::decode`] said of these very bytes.
+/// `facts` are the result of [`crate::proto::wire::decode`] for these very bytes.
 pub(super) struct Received {
-    /// The buffer, out of the receive queue until it is posted again.
+    /// Buffer, out of the receive queue until it is posted again.
     buf: BufState,
-    /// Bytes received.
+    /// Number of bytes received.
     nob: usize,
-    /// What it is, once it was judged.
+    /// Result of the decoding, once the message is decoded.
     facts: Option<ParsedHdr>,
-    /// When.
+    /// Time of the receive.
     at: Timestamp,
     /// Another buffer was posted in its place.
     replaced: bool,
@@ -49,28 +49,28 @@ pub(super) struct Received {
     made_good: bool,
 }
 
-/// The buffer of a received message.
+/// Buffer of a received message.
 enum BufState {
-    /// It can be posted again.
+    /// The buffer can be posted again.
     Mapped(RxBuf),
-    /// It was taken from its device, because LNet keeps the message.
+    /// The buffer was unmapped from its device, because LNet keeps the message.
     Detached(DetachedBuf),
-    /// Gone: the message is over.
+    /// No buffer: the message is finished.
     Nothing,
 }
 
-/// What to do with the buffer of a message that is over.
+/// Use of the buffer of a finished message.
 pub(super) enum BufDisposition {
-    /// Post it again.
+    /// The buffer must be posted again.
     Post(RxBuf),
-    /// Another one was posted in its place: it is a spare.
+    /// Another buffer was posted in its place: it is a spare.
     Spare(RxBuf),
-    /// Nothing: its device does not know it any more.
+    /// No buffer is left: it is not mapped for the device any more.
     Gone,
 }
 
 impl Received {
-    /// Of `nob` bytes that nobody has judged, received `at` that moment.
+    /// Creates a message of `nob` bytes that is not decoded yet, received at the time `at`.
     #[inline]
     fn new(buf: RxBuf, nob: usize, at: Timestamp) -> Self {
         Self {
@@ -83,15 +83,15 @@ impl Received {
         }
     }
 
-    /// The bytes received.
+    /// Returns the received bytes.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         let bytes = self.whole().and_then(|all| all.get(..self.nob));
         bytes.unwrap_or(&[])
     }
 
-    /// They, and what was in the buffer behind them. So there is no end to look for in front of what is in every
-    /// message.
+    /// Returns the whole buffer: the received bytes, and old bytes behind them. So the fields that are in every message
+    /// need no check of the length.
     #[inline]
     pub(super) fn whole(&self) -> Option<&[u8; MSG_BUF_LEN]> {
         match &self.buf {
@@ -101,31 +101,31 @@ impl Received {
         }
     }
 
-    /// When it was received.
+    /// Returns the time of the receive.
     #[inline]
     pub(super) fn at(&self) -> Timestamp {
         self.at
     }
 
-    /// It was found to be this.
+    /// Stores the result of the decoding.
     #[inline]
     pub(super) fn judged(&mut self, facts: ParsedHdr) {
         self.facts = Some(facts);
     }
 
-    /// What it was found to be.
+    /// Returns the result of the decoding.
     #[inline]
     pub(super) fn facts(&self) -> Option<ParsedHdr> {
         self.facts
     }
 
-    /// Another buffer is posted in its place.
+    /// Notes that another buffer is posted in its place.
     #[inline]
     pub(super) fn replace(&mut self) {
         self.replaced = true;
     }
 
-    /// Whether another buffer was posted in its place.
+    /// Returns whether another buffer was posted in its place.
     pub(super) fn is_replaced(&self) -> bool {
         self.replaced
     }
@@ -135,7 +135,7 @@ impl Received {
         self.made_good = true;
     }
 
-    /// Takes the buffer from its device: LNet keeps the message.
+    /// Unmaps the buffer from its device, because LNet keeps the message.
     pub(super) fn detach(&mut self) {
         self.buf = match core::mem::replace(&mut self.buf, BufState::Nothing) {
             BufState::Mapped(buf) => BufState::Detached(buf.detach()),
@@ -143,11 +143,11 @@ impl Received {
         };
     }
 
-    /// Gives the buffer to its device again, if the connection has one too few without it.
+    /// Maps the buffer for its device again, if the connection lacks a buffer.
     ///
     /// # Errors
     ///
-    /// It cannot be mapped, and is gone.
+    /// Returns the error of the mapping; the buffer is freed.
     pub(super) fn attach(&mut self, device: &ARef<Device>) -> Result {
         if !self.is_missed() {
             return Ok(());
@@ -158,13 +158,13 @@ impl Received {
         Ok(())
     }
 
-    /// Tells whether the buffer is detached, and is missing in the receive queue or among the spares.
+    /// Returns whether the buffer is detached, and is missing in the receive queue or among the spares.
     #[inline]
     pub(super) fn is_missed(&self) -> bool {
         !self.made_good && matches!(self.buf, BufState::Detached(_))
     }
 
-    /// The message is over: its buffer, once.
+    /// Takes the buffer of a finished message, once.
     #[inline]
     pub(super) fn take_buf(&mut self) -> BufDisposition {
         match core::mem::replace(&mut self.buf, BufState::Nothing) {
@@ -175,18 +175,18 @@ impl Received {
     }
 }
 
-/// The place of a received message, of which a connection, a `C`, has as many as receive buffers from set-up on. A
-/// request goes from the inbox to LNet in it, as the `private` of `lnet_parse`, and comes back with `lnd_recv`: what is
-/// in it does not move.
+/// Place of a received message; a connection, a `C`, has as many places as receive buffers from set-up on. LNet gets a
+/// request from the inbox in its place, as the `private` of `lnet_parse`, and returns it with `lnd_recv`: the content
+/// does not move.
 pub(crate) struct Rx<C> {
-    /// The connection it came on, while LNet has it.
+    /// Connection that received the message, while LNet has it.
     conn: Option<Arc<C>>,
-    /// The message; what is left of the last one where there is none.
+    /// The message; old content if there is no message.
     msg: Received,
 }
 
 impl<C> Rx<C> {
-    /// An empty one. May sleep.
+    /// Creates an empty place. May sleep.
     pub(super) fn new() -> Result<KBox<Self>> {
         let empty = Self {
             conn: None,
@@ -202,7 +202,7 @@ impl<C> Rx<C> {
         Ok(KBox::new(empty, GFP_KERNEL)?)
     }
 
-    /// A message of `nob` bytes that nobody has judged, received `at` that moment, takes the place.
+    /// Fills the place with a message of `nob` bytes that is not decoded yet, received at the time `at`.
     #[inline]
     pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Timestamp) {
         let last = core::mem::replace(&mut self.msg, Received::new(buf, nob, at));
@@ -212,39 +212,39 @@ impl<C> Rx<C> {
         }
     }
 
-    /// The message.
+    /// Returns the message.
     #[inline]
     pub(super) fn msg(&self) -> &Received {
         &self.msg
     }
 
-    /// The message.
+    /// Returns the message for changes.
     #[inline]
     pub(super) fn msg_mut(&mut self) -> &mut Received {
         &mut self.msg
     }
 
-    /// LNet gets it: it belongs to that connection.
+    /// Stores the connection of the message before LNet gets it.
     #[inline]
     pub(super) fn lend(&mut self, conn: Arc<C>) {
         self.conn = Some(conn);
     }
 
-    /// LNet gives it back: the connection it belongs to.
+    /// Takes the connection of the message after LNet has returned it.
     #[inline]
     pub(super) fn returned(&mut self) -> Option<Arc<C>> {
         self.conn.take()
     }
 
-    /// The message while LNet has it, and the connection it came on.
+    /// Returns the message while LNet has it, and the connection that received it.
     pub(super) fn lent(&mut self) -> Option<(&Arc<C>, &mut Received)> {
         Some((self.conn.as_ref()?, &mut self.msg))
     }
 
-    /// The LNet header of the request, as it was received.
+    /// Returns the LNet header of the request, as it was received.
     pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
         let rest = self.msg.whole().and_then(|all| all.get(HEADER_LEN..));
-        // A request without one is not given to LNet.
+        // A request without a header is not given to LNet.
         rest.and_then(|rest| rest.first_chunk())
             .unwrap_or(&[0; HDR_SIZE])
     }

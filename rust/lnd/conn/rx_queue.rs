@@ -29,21 +29,21 @@ use crate::{
     rdma::buf::RxBuf, //
 };
 
-/// The requests of a connection, a `C`.
+/// Requests of a connection, a `C`.
 pub(super) struct RxQueue<C> {
-    /// Received and judged, for LNet to take.
+    /// Received and decoded requests for LNet.
     requests: Fifo<KBox<Rx<C>>>,
-    /// Received before our own ESTABLISHED event (active side).
+    /// Messages that arrived before this side's ESTABLISHED event (active side).
     early: Fifo<KBox<Rx<C>>>,
-    /// For what comes.
+    /// Free places for messages.
     places: KVec<KBox<Rx<C>>>,
-    /// Requests that LNet has, or will, and has not given back.
+    /// Number of requests that LNet has, or will get, and has not returned.
     owed: u16,
-    /// Those of them that were counted when the connection was over ([`RxQueue::count_retained`]).
+    /// Number of these when the connection was closed, less those returned since ([`RxQueue::count_retained`]).
     retained: u16,
 }
 
-/// Room for a number of messages.
+/// Memory for a number of messages.
 pub(super) struct RxQueueRoom<C> {
     requests: Fifo<KBox<Rx<C>>>,
     early: Fifo<KBox<Rx<C>>>,
@@ -51,7 +51,7 @@ pub(super) struct RxQueueRoom<C> {
 }
 
 impl<C> RxQueueRoom<C> {
-    /// For as many as there are receive buffers. May sleep.
+    /// Allocates memory for as many messages as there are receive buffers. May sleep.
     pub(super) fn new(buffers: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(buffers, GFP_KERNEL)?;
         for _ in 0..buffers {
@@ -68,7 +68,7 @@ impl<C> RxQueueRoom<C> {
 }
 
 impl<C> RxQueue<C> {
-    /// Without room.
+    /// No memory.
     pub(super) const EMPTY: Self = Self {
         requests: Fifo::EMPTY,
         places: KVec::new(),
@@ -77,15 +77,15 @@ impl<C> RxQueue<C> {
         retained: 0,
     };
 
-    /// At set-up, before the first receive is posted.
+    /// Sets the memory at set-up, before the first receive is posted.
     pub(super) fn open(&mut self, room: RxQueueRoom<C>) {
         self.requests = room.requests;
         self.places = room.places;
         self.early = room.early;
     }
 
-    /// A place with a message of `nob` bytes that nobody has judged, received `at` that moment. Nothing without a free
-    /// one, which the credits make sure of.
+    /// Returns a place with a message of `nob` bytes that is not decoded yet, received at the time `at`. Returns `None`
+    /// without a free place; the credits ensure that there is one.
     #[inline]
     pub(super) fn place(&mut self, buf: RxBuf, nob: usize, at: Timestamp) -> Option<KBox<Rx<C>>> {
         let mut rx = self.places.pop()?;
@@ -93,20 +93,21 @@ impl<C> RxQueue<C> {
         Some(rx)
     }
 
-    /// A message is over, and its buffer was taken out: its place is free.
+    /// Frees the place of a finished message whose buffer was taken out.
     #[inline(always)]
     pub(super) fn free(&mut self, rx: KBox<Rx<C>>) {
-        // It was taken from there. If the connection is over there is no place any more, and it is freed.
+        // The place came from this list. If the connection is closed, the list has no room any more, and the place is
+        // freed.
         if let Err(full) = self.places.push_within_capacity(rx) {
             no_room(full);
         }
     }
 
-    /// Puts in a request that was judged.
+    /// Appends a decoded request.
     #[inline(always)]
     pub(super) fn push(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_add(1);
-        // There is room for all that there are.
+        // There is room for all places.
         self.requests.add(rx);
     }
 
@@ -116,20 +117,21 @@ impl<C> RxQueue<C> {
         self.requests.pop()
     }
 
-    /// Whether no request waits for LNet.
+    /// Returns whether no request waits for LNet.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// A request is over, and its buffer was taken out. While the connection is up.
+    /// Frees the place of a finished request, whose buffer was taken out. While the connection is up.
     #[inline]
     pub(super) fn returned(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_sub(1);
         self.free(rx);
     }
 
-    /// The same, whatever the connection is. True: it is to be counted off ([`RxQueue::count_retained`]).
+    /// Frees it in any state of the connection. Returns true if the caller must count it as returned
+    /// ([`RxQueue::count_retained`]).
     #[must_use]
     pub(super) fn returned_late(&mut self, rx: KBox<Rx<C>>) -> bool {
         self.returned(rx);
@@ -138,20 +140,21 @@ impl<C> RxQueue<C> {
         counted
     }
 
-    /// The connection is over. Requests that have not come back, for somebody to count.
+    /// Returns, at the close of the connection, the number of requests that LNet has not returned, for the caller to
+    /// count.
     pub(super) fn count_retained(&mut self) -> u16 {
         self.retained = self.owed;
         self.retained
     }
 
-    /// Requests that have not come back.
+    /// Returns the number of requests that LNet has not returned.
     pub(super) fn owed(&self) -> u16 {
         self.owed
     }
 
     /// Keeps a message until the handshake is over.
     pub(super) fn defer_early(&mut self, rx: KBox<Rx<C>>) {
-        // There is room for all that there are.
+        // There is room for all places.
         let _ = self.early.push(rx);
     }
 
@@ -160,19 +163,19 @@ impl<C> RxQueue<C> {
         self.early.pop()
     }
 
-    /// What was kept, the oldest first, for people.
+    /// Returns the kept messages, the oldest first, for debugfs.
     pub(super) fn parked(&self) -> impl Iterator<Item = &Received> {
         self.early.iter().map(|rx| rx.msg())
     }
 
-    /// How many are kept.
+    /// Returns the number of kept messages.
     pub(super) fn nr_parked(&self) -> usize {
         self.early.len()
     }
 
-    /// The connection is over, and nothing comes any more: the places that are free, and what was kept until the
-    /// handshake was over and is dropped. For the caller to drop without the lock: LNet may keep the connection for
-    /// long.
+    /// Closes the queue at the end of the connection, after the last message: returns the free places, and the messages
+    /// that waited for the end of the handshake and are dropped. The caller drops them without the lock, because LNet
+    /// may keep the connection for long.
     pub(super) fn close(&mut self) -> RxQueueRoom<C> {
         RxQueueRoom {
             requests: Fifo::EMPTY,
@@ -181,7 +184,7 @@ impl<C> RxQueue<C> {
         }
     }
 
-    /// What LNet has not been given yet goes to it without the device.
+    /// Unmaps the buffers of requests that LNet has not got yet: LNet gets these without the device.
     pub(super) fn detach(&mut self) {
         self.requests.for_each(|rx| rx.msg_mut().detach());
     }

@@ -70,7 +70,7 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     }
 }
 
-/// Whether a connection took a message.
+/// Result of a send: whether the connection took the message.
 type Sent = Result<(), NotSent>;
 
 /// Handles a message for which a mapping, buffer or region could not be made.
@@ -82,7 +82,7 @@ fn not_ready(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: NotReady) -
             conn.count_shortage();
             no_memory(conn, msg, req)
         }
-        // Nothing is wrong with this NI, and another try would not help.
+        // The NI is not at fault, and a retry would not help.
         NotReady::Gpu(e) => {
             msg.finalize(e.to_errno(), LnetHealth::Ok);
             Ok(())
@@ -103,7 +103,7 @@ fn no_memory(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     }
 }
 
-/// The message ends here for `cause`; but if the connection has ended meanwhile, another one may take it.
+/// Ends the message for `cause`; if the connection was closed meanwhile, another connection may take it.
 #[cold]
 fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
     if conn.with(|inner| !inner.state.is_up()) {
@@ -113,18 +113,18 @@ fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
     Ok(())
 }
 
-/// The connection has ended: another one may take it.
+/// Returns the message of a closed connection: another connection may take it.
 #[cold]
 fn closed(msg: Message) -> Sent {
     Err(NotSent::Closed(msg))
 }
 
-// Each apart, so that none has to keep what only another one needs.
+// Separate functions, so that no kind of message saves registers for another kind.
 #[inline(never)]
 fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let payload_len = req.payload_nob();
     let mut buf = None;
-    // What has no payload needs no buffer yet.
+    // A message without payload needs no buffer yet.
     if payload_len > 0 {
         let Some(had) = conn.with(|inner| inner.state.is_up().then(|| inner.wire.take_buf()))
         else {
@@ -158,7 +158,7 @@ fn not_submitted(
     let mut transfer = transfer;
     match transfer.end().take_message() {
         Some(msg) => unsent(conn, msg, req, why),
-        // There is one.
+        // Never happens: the transfer has a message.
         None => Ok(()),
     }
 }
@@ -216,7 +216,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     }
 }
 
-/// Gives a message buffer back that was not used.
+/// Gives an unused message buffer back.
 #[cold]
 fn put_back(conn: &Conn, buf: Option<TxBuf>) {
     if let Some(buf) = buf {
@@ -236,7 +236,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let Some((parts, buf)) = parts else {
         return closed(msg);
     };
-    // Before LNet makes a reply, which it does once.
+    // Before LNet creates a reply, which it does once.
     let buf = match buf.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok) {
         Ok(buf) => buf,
         Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
@@ -247,7 +247,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
             put_back(conn, Some(buf));
             return match owner.into_message() {
                 Ok(msg) => not_ready(conn, msg, req, why),
-                // A message that is lost was reported.
+                // A lost message was reported already.
                 Err(_) => Ok(()),
             };
         }
@@ -260,8 +260,8 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
             let Ok(msg) = owner.into_message() else {
                 return Ok(());
             };
-            // What LNet sends again has used up its MD with the first reply (2.17): no try would help, and no NI is to
-            // blame.
+            // A message that LNet resends has used up its MD with the first reply (2.17): a retry would not help, and
+            // no NI is at fault.
             conn.ni
                 .close_stats
                 .messages(Cause::Local(EIO.to_errno()), 1);
@@ -282,7 +282,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     Ok(())
 }
 
-/// The protocol's name for LNet's.
+/// Returns the protocol's type for LNet's.
 fn lnet_kind(kind: MsgKind) -> LnetKind {
     match kind {
         MsgKind::Ack => LnetKind::Ack,

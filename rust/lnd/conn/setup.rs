@@ -74,19 +74,18 @@ use crate::{
     }, //
 };
 
-/// RNR NAK timer that the peer is told, 5.12 ms (InfiniBand table 45). The default of the CM is 655
-/// ms, and it is a net only: credits promise a posted buffer. Not less, because the NOOPs of
-/// ko2iblnd at depth 1 are more than there are buffers for, and with 6 retries the connection must
-/// outlast a softirq that is held up.
+/// RNR NAK timer for the peer, 5.12 ms (InfiniBand table 45). The default of the CM is 655 ms, and the timer is a
+/// safety net only: credits promise a posted buffer. Not less, because the NOOPs of ko2iblnd at depth 1 are more than
+/// there are buffers for, and with 6 retries the connection must outlast a softirq that is held up.
 const MIN_RNR_TIMER: u8 = 18;
 
-/// How long a software provider waits for an acknowledgement, 1.07 s instead of the CM's 0.54 s.
-/// A busy host holds it up for long, and what it then repeats makes it busier.
+/// Time that a software provider waits for an acknowledgement, 1.07 s instead of the CM's 0.54 s. A busy host delays
+/// the provider for long, and its retransmissions make the host busier.
 const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 
-/// The step of a set-up that failed, and its error.
+/// Failed step of a set-up, and its error.
 enum SetupError {
-    /// A step, in words that go after `cannot`.
+    /// A step, as the words after `cannot`.
     Step(&'static str, Error),
     /// A queue pair, of any depth, on a device that has this many queue pairs at most.
     QueuePair(Error, u32),
@@ -105,7 +104,7 @@ impl SetupError {
         }
     }
 
-    /// Prints a line about it.
+    /// Logs the error.
     fn log_reason(&self, nid: Nid) {
         match self {
             Self::Step(what, e) => log::cannot(nid, what, *e),
@@ -114,7 +113,7 @@ impl SetupError {
     }
 }
 
-/// Makes that many receive buffers, and posts them.
+/// Allocates this number of receive buffers, and posts them.
 fn fill(
     link: &mut QpHandle<Conn>,
     buffers: usize,
@@ -131,7 +130,7 @@ fn fill(
 }
 
 impl Conn {
-    /// Active: makes the id, and asks for the address; or asks again.
+    /// Creates the id and resolves the address (active side); or resolves the address again.
     pub(super) fn resolve(self: &Arc<Self>) {
         let ms = self.with(|inner| inner.state.resolve_ms());
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
@@ -158,27 +157,27 @@ impl Conn {
             let src = Addr::v4(me, source_port::first(peer, self.index.load(Relaxed)));
             id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
         } else {
-            // The CM draws a port.
+            // The CM selects a port.
             id.resolve_addr(Some(&Addr::v4(me, 0)), dst, ms)
         }
     }
 
-    /// A step of an attempt begins, and may take as long as any. Called by a worker: nothing that comes later, among
-    /// it the release, which ends the timer, has been done.
+    /// Begins a step of an attempt, with the time limit of each step. Called by a worker: no later step has run, in
+    /// particular not the release, which ends the timer.
     fn begin_step(self: &Arc<Self>) {
         let ms = self.ni.connect_timeout_ms();
         self.with(|inner| inner.timers.begin_step(ms));
         self.rearm_timer(ms.min(UNANSWERED_MS));
     }
 
-    /// Makes the queue pair and posts the receives, then asks or answers.
+    /// Creates the queue pair and posts the receives, then connects or accepts.
     pub(super) fn set_up(self: &Arc<Self>) {
-        // What the address and the route took does not count.
+        // The time for the address and the route does not count.
         self.begin_step();
         let Some(id) = self.cm.id() else {
             return self.end(Cause::NoResources);
         };
-        // It was begun in the moment in which all others were told.
+        // The connection began at the moment when all others got the notice.
         if self.ni.ends_all() {
             return self.end(self.ni.way(|way| way.why()));
         }
@@ -209,17 +208,18 @@ impl Conn {
                 .zip(path_mtu)
                 .is_some_and(|(port, path)| path > port)
             {
-                // Only the side that asks chooses the path MTU: we ask, and the peer's port takes less than its own.
+                // Only the active side chooses the path MTU: this side sends a request instead, because the peer's port
+                // accepts a path MTU below its own.
                 self.end(Cause::PathMtu);
                 return Ok(());
             }
             match self.way(&id) {
                 Reachability::Reachable => {}
-                // Who has just asked can be answered.
+                // A peer that has just sent a request can be answered.
                 Reachability::NoRoute if !self.active && !self.ni.is_unsettled() => {}
                 Reachability::NoRoute | Reachability::NoAddress => return Err(ENETUNREACH.into()),
             }
-            // It may have ended meanwhile: all this takes long.
+            // The attempt may have ended meanwhile: the steps above take long.
             let over = self.with(|inner| {
                 let over = !inner.state.is_attempt();
                 if !over {
@@ -235,14 +235,14 @@ impl Conn {
                 return Ok(());
             }
             id.accept(&param).map_err(|e| {
-                // The CM refuses by itself, but not if the device is being removed: then nobody has said anything.
+                // The CM rejects by itself, except if the device is being removed: then the peer has no answer.
                 self.with(|inner| inner.disconnect.owe_answer());
                 e.into()
             })
         });
         if let Err(why) = made {
             let e = why.error();
-            // Where others send an event, iWARP tells of TCP's troubles at once.
+            // iWARP returns TCP's errors at once; other transports deliver an event.
             if e == ECONNREFUSED {
                 log::rejected(self.nid(), &Refused::NoListener);
                 return self.end(Cause::NoListener);
@@ -260,7 +260,7 @@ impl Conn {
         }
     }
 
-    /// Passive: refuses a request that was taken, and will not be accepted, for `cause`.
+    /// Rejects, for `cause`, a request that was taken and will not be accepted (passive side).
     pub(super) fn reject(&self, id: &CmId<Self>, cause: Cause) {
         if !self.active {
             let refusal = Refusal::of_taken(cause).reject(Some(&self.ni_view()));
@@ -277,7 +277,7 @@ impl Conn {
         }
     }
 
-    /// CONNREQ or CONNACK.
+    /// Writes the CONNREQ or CONNACK.
     fn handshake_message(&self, depth: QueueDepth, out: &mut [u8]) -> Result {
         let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.state.known().frags));
         let params = ConnParams {
@@ -294,9 +294,10 @@ impl Conn {
         crate::proto::encode::finalize_hdr(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
     }
 
-    /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives.
-    /// Returns the depth it got.
-    // Apart, with `Qp::create`, so that no stack frame has more than 1 KiB (tests-vm/test_objdump_checks.py).
+    /// Creates the queue pair, with the requested depth or the largest that the device supports, and posts the
+    /// receives. Returns its depth.
+    // Separate function, with `Qp::create`, so that no stack frame has more than 1 KiB
+    // (tests-vm/test_objdump_checks.py).
     #[inline(never)]
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
@@ -322,7 +323,7 @@ impl Conn {
             let made = Qp::create(id, on, self.cq_hint(), &config, self.clone());
             match made {
                 Ok(parts) if search.had() => break (parts, depth, sq_depth, max_sge),
-                // The queue pair goes before a deeper one is tried.
+                // The queue pair is destroyed before the driver tries a deeper one.
                 Ok(parts) => drop(parts),
                 Err(EINVAL) if inline.refused() => {}
                 Err(ENOMEM | EINVAL) if search.failed() => {}
@@ -346,7 +347,8 @@ impl Conn {
         let waiting = memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
         let all = BufPool::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
-        // LNet sends no more at a time than it has credits for, and the peer waits for no more answers than agreed on.
+        // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than
+        // the agreed depth.
         let mut places = TxTableGrow::first(self.ni.depth(), depth)?;
         let stock = BufPool::new(depth, &mut supply)
             .map_err(|e| SetupError::Step("make the message buffers", e))?;
@@ -358,8 +360,8 @@ impl Conn {
             inner.state.ask_for(depth);
         });
         let filled = fill(&mut link, buffers, &mut supply);
-        // Some receives may be posted though not all are: then it ends like any other, and a device that does not
-        // flush them is not waited for.
+        // Some receives may be posted though not all are: then the connection ends like any other, and the drain does
+        // not wait for a device that does not flush them.
         self.with(|inner| inner.wire.set_link(link));
         filled?;
         Ok(depth)
@@ -370,7 +372,8 @@ impl Conn {
         i32::try_from(self.cpu.number()).unwrap_or(0)
     }
 
-    /// Who was called waits for a word of ours, and LNet may have none for this connection.
+    /// Sends a NOOP, because the passive side waits for a message of the active side, and LNet may have none for this
+    /// connection.
     pub(super) fn speak(self: &Arc<Self>) {
         self.with(|inner| self.pump(inner, true));
     }
@@ -394,13 +397,13 @@ impl Conn {
         if leaves {
             self.peer.unpublish(self);
         } else if self.ni.ends_all() {
-            // Whoever ended all others may have looked before the peer listed this one.
+            // The code that closed all other connections may have run before the peer listed this one.
             self.close_graceful(self.ni.way(|way| way.why()));
         }
     }
 
-    /// Sends what waits for a connection: over this one, unless it ends. After [`Conn::publish`],
-    /// so that what came from the peer is with LNet meanwhile. Calls LNet.
+    /// Sends the messages that wait for a connection: over this one, unless it ends. After [`Conn::publish`], so that
+    /// LNet has the peer's messages meanwhile. Calls LNet.
     pub(super) fn flush_pending(self: &Arc<Self>) {
         let stays = self.with(|inner| inner.state.is_up() && !inner.disconnect.is_finishing());
         self.peer.flush_pending(stays.then_some(self));

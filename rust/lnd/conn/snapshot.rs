@@ -25,47 +25,47 @@ use crate::{
     rdma::cm_path::Path, //
 };
 
-/// A received message that waits for the handshake to end.
+/// Received message that waits for the end of the handshake.
 pub(crate) struct RxView {
     pub(crate) kind: u8,
     pub(crate) credits: u8,
 }
 
-/// The numbers of a connection.
+/// Counters of a connection.
 pub(crate) struct ConnSnapshot {
     pub(crate) active: bool,
     pub(crate) state: State,
     pub(crate) cause: Option<Cause>,
-    /// Those of its wire half.
+    /// Counters of its wire half.
     pub(crate) wire: WireSnapshot,
-    /// Requests that LNet has and has not returned the buffer of.
+    /// Requests whose buffer LNet has and has not returned.
     pub(crate) with_lnet: u16,
-    /// Milliseconds since something good was received.
+    /// Milliseconds since a valid message was received.
     pub(crate) idle_ms: i64,
     pub(crate) peer_qpn: u32,
-    /// What is known of its path.
+    /// Path to the peer, as far as it is known.
     pub(crate) path: Path,
     pub(crate) doubted: bool,
-    /// Its number, of those of its NI.
+    /// Its number among the connections of its NI.
     pub(crate) number: u32,
 }
 
-/// A connection with all that it has to do.
+/// State of a connection with its transmits.
 pub(crate) struct ConnDetails {
     pub(crate) view: ConnSnapshot,
     pub(crate) txs: KVVec<TxView>,
-    /// What came before the handshake was over.
+    /// Messages that arrived before the end of the handshake.
     pub(crate) early: KVec<RxView>,
 }
 
 impl Conn {
-    /// The numbers, for that list; not if it has them.
+    /// Returns the counters for the snapshot `list`; `None` if that snapshot has them already.
     pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
         let path = self.cm.known_path();
         self.with(|inner| inner.wire.enter(list).then(|| self.snapshot(inner, path)))
     }
 
-    /// The numbers, the transmits, and what came early. May sleep.
+    /// Returns the counters, the transmits, and the early messages. May sleep.
     pub(crate) fn details(&self) -> Result<ConnDetails> {
         let (nr_txs, nr_early) =
             self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.nr_parked()));
@@ -75,7 +75,7 @@ impl Conn {
         let view = self.with(|inner| {
             inner.wire.list(&mut txs);
             for msg in inner.rx_queue.parked() {
-                // Nobody has judged it yet.
+                // The message is not decoded yet.
                 let (kind, credits) = match decode(msg.bytes()) {
                     Ok(m) => (m.body.kind().wire(), m.env.credits),
                     Err(_) => (0, 0),

@@ -36,48 +36,48 @@ use crate::{
     }, //
 };
 
-/// The life of a connection.
+/// Life cycle of a connection.
 pub(super) struct ConnState {
     fsm: Fsm,
-    /// What the workers have to do.
+    /// Actions that the workers still have to do.
     todo: PendingSteps,
-    /// What was asked for, later what was agreed on.
+    /// Requested parameters, later the agreed ones.
     known: PeerParams,
-    /// It was agreed on: which life of the peer this is with is known.
+    /// The parameters are agreed on: the life of the peer is known.
     agreed: bool,
-    /// The peer object knows that it is established.
+    /// The peer object knows that the connection is established.
     published: bool,
-    /// It is our attempt, and others wait in line for its end.
+    /// This side's attempt, and other attempts wait in line for its end.
     in_turn: Option<ConnectPriority>,
     /// The attempt ended without a connection.
     attempt_failed: bool,
-    /// Since when it is established, if it ever was.
+    /// Time at which it was established, if it ever was.
     up: Option<Timestamp>,
-    /// For how many milliseconds it was, once it is over.
+    /// Milliseconds for which it was established, once it is closed.
     lived_ms: u64,
     /// Set when a reject invited another attempt.
     retry: Option<RetryReject>,
-    /// Why the peer refused the attempt, in one word.
+    /// Reason of the peer's reject, in one word.
     rejected: Option<&'static str>,
-    /// What went wrong, for people.
+    /// Reason of the close, for the log.
     fault: Option<CloseReason>,
 }
 
-/// What is left to say of a connection that is over.
+/// Summary of a closed connection for the log and the peer.
 pub(super) struct CloseSummary {
-    /// It was an attempt and no more.
+    /// The attempt failed: it was never established.
     pub(super) failed: bool,
-    /// Another attempt was invited.
+    /// The peer's invitation to another attempt.
     pub(super) retry: Option<RetryReject>,
-    /// Why it ended.
+    /// Cause of the end.
     pub(super) cause: Cause,
-    /// Why the peer refused, in one word.
+    /// Reason of the peer's reject, in one word.
     pub(super) rejected: Option<&'static str>,
 }
 
 impl ConnState {
-    /// Of a connection just made, which asks for `known` in that `turn` of ours, or has agreed to what the peer asked
-    /// for, and on which `first` may speak first.
+    /// Creates the state of a new connection, which requests `known` in this `turn` of this side, or has agreed to the
+    /// peer's request, and on which `first` may send first.
     pub(super) fn new(
         first: FirstSender,
         known: PeerParams,
@@ -100,7 +100,7 @@ impl ConnState {
         }
     }
 
-    /// One step. What the worker has to do of it is remembered.
+    /// Handles an event. Stores the resulting actions for the workers.
     pub(super) fn on(&mut self, event: ConnEvent) -> Actions {
         let actions = self.fsm.on(event);
         if actions.has(Actions::FAIL_ATTEMPT) {
@@ -117,72 +117,72 @@ impl ConnState {
         actions
     }
 
-    /// The address is resolved. True: the caller resolves the route, from the CM event itself.
+    /// Notes that the address is resolved. Returns true if the caller must resolve the route, from the CM event itself.
     pub(super) fn address_resolved(&mut self) -> bool {
         self.fsm
             .on(ConnEvent::AddrResolved)
             .has(Actions::RESOLVE_ROUTE)
     }
 
-    /// Takes what a worker has to do.
+    /// Takes the actions of a worker.
     pub(super) fn take_todo(&mut self, worker: Worker) -> Actions {
         self.todo.take(worker)
     }
 
-    /// Which worker is to be called, if one is.
+    /// Returns the worker to call next, if any.
     pub(super) fn next_worker(&self) -> Option<Worker> {
         self.todo.next()
     }
 
-    /// The queue pair is gone: now the rest.
+    /// Begins the release of the other resources, after the queue pair is destroyed.
     pub(super) fn part(&mut self) {
         self.todo.add(Actions::PART);
     }
 
-    /// Where it is.
+    /// Returns the state.
     #[inline]
     pub(super) fn state(&self) -> State {
         self.fsm.state()
     }
 
-    /// Whether messages may be sent.
+    /// Returns whether messages may be sent.
     #[inline]
     pub(super) fn is_up(&self) -> bool {
         self.state() == State::Established
     }
 
-    /// Whether it is an attempt yet.
+    /// Returns whether it is still an attempt.
     pub(super) fn is_attempt(&self) -> bool {
         self.state() < State::Established
     }
 
-    /// Whether receive buffers may be posted.
+    /// Returns whether receive buffers may be posted.
     #[inline]
     pub(super) fn may_receive(&self) -> bool {
         self.state() <= State::Established
     }
 
-    /// Why it ended; `None` while it lives.
+    /// Returns the cause of the end; `None` before.
     pub(super) fn cause(&self) -> Option<Cause> {
         self.fsm.cause()
     }
 
-    /// Why what is under way ends with it.
+    /// Returns the cause with which work under way ends.
     pub(super) fn end_cause(&self) -> Cause {
         self.cause().unwrap_or(Cause::Flushed)
     }
 
-    /// How long the next try to resolve the address takes at most, in milliseconds.
+    /// Returns the time limit of the next try to resolve the address, in milliseconds.
     pub(super) fn resolve_ms(&self) -> u32 {
         self.fsm.resolve_ms()
     }
 
-    /// What was asked for, later what was agreed on.
+    /// Returns the requested parameters, later the agreed ones.
     pub(super) fn known(&self) -> PeerParams {
         self.known
     }
 
-    /// What our request asked for.
+    /// Returns the parameters of this side's request.
     pub(super) fn ask(&self) -> Ask {
         Ask {
             depth: self.known.depth,
@@ -191,78 +191,79 @@ impl ConnState {
         }
     }
 
-    /// The device has no room for more than `depth`.
+    /// Limits the request to `depth`, because the device has no room for more.
     pub(super) fn ask_for(&mut self, depth: QueueDepth) {
         self.known.depth = depth;
     }
 
-    /// The peer has agreed to this.
+    /// Stores the parameters that the peer has agreed to.
     pub(super) fn agreed(&mut self, known: PeerParams) {
         self.known = known;
         self.agreed = true;
     }
 
-    /// The peer refused, and invites another attempt.
+    /// Stores the peer's reject, which invites another attempt.
     pub(super) fn invited(&mut self, invited: RetryReject) {
         self.retry = Some(invited);
     }
 
-    /// The peer refused, and this is why in one word.
+    /// Stores the reason of the peer's reject, in one word.
     pub(super) fn refused(&mut self, why: &'static str) {
         self.rejected = Some(why);
     }
 
-    /// Remembers what ends it, until a worker tells of it. Call it before the event: what comes
-    /// after the first cause is a consequence, and nothing is said of it.
+    /// Stores the reason of the close, until a worker logs it. Must precede the event: a later cause is a consequence
+    /// of the first, and is not logged.
     pub(super) fn blame(&mut self, fault: CloseReason) {
         if self.cause().is_none() {
             self.fault = Some(fault);
         }
     }
 
-    /// What nobody has told of yet.
+    /// Takes the reason that is not logged yet.
     pub(super) fn take_fault(&mut self) -> Option<CloseReason> {
         self.fault.take()
     }
 
-    /// The peer object knows that it is established: now what waits for a connection.
+    /// Notes that the peer object knows that the connection is established: now messages that wait for a connection
+    /// follow.
     pub(super) fn publish(&mut self) {
         self.published = true;
         self.todo.add(Actions::HAND_OVER);
     }
 
-    /// Whether LNet must wait for that: an answer of its must find this connection, and not an older one
-    /// that may be dead.
+    /// Returns whether LNet must wait for that: an answer of LNet must find this connection, and not an older
+    /// connection that may be dead.
     pub(super) fn is_unpublished(&self) -> bool {
         self.is_up() && !self.published
     }
 
-    /// Whether what arrived before it ended counts.
+    /// Returns whether messages that arrived before the end count.
     pub(super) fn accepts_late_rx(&self) -> bool {
         self.end_cause().accepts_late_rx()
     }
 
-    /// Whether it is known who the peer is: which of its lives.
+    /// Returns whether the identity of the peer is known: which of its lives.
     pub(super) fn is_agreed(&self) -> bool {
         self.agreed
     }
 
-    /// The turn in line of our attempt, which has none any more.
+    /// Takes the turn in line of this side's attempt, which then has none.
     pub(super) fn end_turn(&mut self) -> Option<ConnectPriority> {
         self.in_turn.take()
     }
 
-    /// Whether the attempt ended without a connection.
+    /// Returns whether the attempt ended without a connection.
     pub(super) fn attempt_failed(&self) -> bool {
         self.attempt_failed
     }
 
-    /// For how many milliseconds it was established, once it is over.
+    /// Returns the milliseconds for which it was established, once it is closed.
     pub(super) fn lived_ms(&self) -> u64 {
         self.lived_ms
     }
 
-    /// What is left to say of it, once.
+    /// Takes the summary of the closed connection, once.
     pub(super) fn epitaph(&mut self) -> CloseSummary {
         CloseSummary {
             failed: self.attempt_failed,

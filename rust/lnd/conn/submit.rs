@@ -44,13 +44,13 @@ use crate::{
     }, //
 };
 
-/// Why something did not become a transmit.
+/// Reason why a message did not become a transmit.
 pub(super) enum SubmitError {
-    /// The connection has ended, for this.
+    /// The connection was closed for this cause.
     Over(Cause),
-    /// There is no memory right now.
+    /// There is no memory at the moment.
     NoMemory,
-    /// It could not be built.
+    /// The transmit could not be built.
     Failed(Cause),
 }
 
@@ -64,13 +64,13 @@ impl SubmitError {
     }
 }
 
-/// A request that a transmit answers, until its buffer is posted again, and what that tells the peer.
+/// Request that a transmit answers, until its buffer is posted again, and the meaning of the repost for the peer.
 pub(super) type Answered = Option<(KBox<Rx<Conn>>, Repost)>;
 
 impl Conn {
-    /// Why a transmit could not be built, if another try may go well: the connection has ended
-    /// meanwhile, or it is want of memory, of regions, or of room to map (`EIO`). LNet sends again what
-    /// ends so, which it does not if it is told that it cannot be sent.
+    /// Returns the cause if a transmit could not be built and a retry may succeed: the connection was closed meanwhile,
+    /// or there is no memory, no region, or no room to map (`EIO`). LNet resends a message that ends with such a cause,
+    /// but not a message that cannot be sent.
     pub(super) fn transient(&self, e: Error) -> Option<Cause> {
         let short = is_shortage(e) || e == ENOBUFS;
         let ended = self.with(|inner| (!inner.state.is_up()).then(|| inner.state.end_cause()));
@@ -80,8 +80,8 @@ impl Conn {
         ended.or(short.then_some(Cause::NoResources))
     }
 
-    /// Queues a transmit, or finishes it at once with the reason why not. `what` makes the transfer, which may
-    /// begin now, and `slots` says how many work requests it takes; `buf` may be a message buffer.
+    /// Queues a transmit, or finishes it immediately with the error. `what` creates the transfer, which may begin now,
+    /// and `slots` returns the number of its work requests; `buf` may be a message buffer.
     pub(super) fn submit_or_fail<'a>(
         self: &Arc<Self>,
         op: Op,
@@ -99,15 +99,15 @@ impl Conn {
         }
     }
 
-    /// Gives what was never posted back to LNet, and counts it. Process context, no lock held.
+    /// Finalizes a transfer that was never posted, and counts it. Process context, no lock held.
     pub(super) fn give_up(&self, unsent: TransferEnd, cause: Cause) {
         let mut unsent = unsent;
         self.ni.close_stats.messages(cause, unsent.messages());
         unsent.finish(Some(cause), false);
     }
 
-    /// Builds the message of a transmit, queues it, and posts what may go. The buffer of the request that it answers is
-    /// posted again in front of it; if there is no memory, that request is left where it is.
+    /// Builds the message of a transmit, queues it, and posts the transmits that may be sent. The buffer of the request
+    /// that it answers is posted again in front of it; if there is no memory, that request stays in its place.
     #[inline(always)]
     pub(super) fn submit<'a, W: FnOnce(Timestamp) -> Transfer>(
         self: &Arc<Self>,
@@ -155,7 +155,7 @@ impl Conn {
             .wire
             .build((op, slots), what, buf, body, now, at_once)
             .map_err(|(what, cause)| (what, SubmitError::Failed(cause)))?;
-        // Who fails in that is finished with the connection.
+        // A transmit whose post fails ends with the connection.
         match built {
             BuildResult::Posted(Ok(())) => {}
             BuildResult::Posted(Err(cause)) => self.blame(inner, CloseReason::Post(cause)),
@@ -180,7 +180,7 @@ impl Conn {
         }
     }
 
-    /// Gives the buffer of a transmit back for which there is no place, and returns why there is none.
+    /// Gives the buffer of a transmit without a place back, and returns why there is no place.
     #[cold]
     #[inline(never)]
     fn no_place(&self, buf: Option<TxBuf>, e: Error) -> SubmitError {
@@ -195,8 +195,8 @@ impl Conn {
         SubmitError::Failed(Cause::NoResources)
     }
 
-    /// The payload of an IMMEDIATE in a message buffer, behind its head. At most 3976 bytes: a copy is
-    /// cheaper than a mapping, right for any shape of pages, and covered by the checksum.
+    /// Copies the payload of an IMMEDIATE into a message buffer, behind its head. At most 3976 bytes: a copy is cheaper
+    /// than a mapping, works for any shape of pages, and is covered by the checksum.
     #[inline(always)]
     pub(super) fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
         let mut buf = buf.map_or_else(|| self.make_buf(ReserveUse::Message), Ok)?;
@@ -209,7 +209,7 @@ impl Conn {
         Ok(buf)
     }
 
-    /// Makes a message buffer, where none is free, or takes one out of the reserve. Process context.
+    /// Allocates a message buffer, if none is free, or takes one out of the reserve. Process context.
     #[cold]
     #[inline(never)]
     pub(super) fn make_buf(&self, whose: ReserveUse) -> Result<TxBuf> {
@@ -221,7 +221,7 @@ impl Conn {
         }
     }
 
-    /// Makes more transmits. May sleep.
+    /// Creates more transmits. May sleep.
     #[cold]
     #[inline(never)]
     fn grow(&self) -> Result {

@@ -70,7 +70,7 @@ impl WorkItem<TIMER> for Conn {
                 let look = inner.timers.look(waits, sent_ms, probe, keepalive);
                 this.pump(inner, look != Check::Nothing);
                 let next_ms = inner.timers.next_ms(inner.wire.sent_ms(), probe);
-                // For deadlines, too, however seldom silent peers are asked.
+                // Checks deadlines, too, however seldom silent peers are probed.
                 let idle_ms = this.timer_ms();
                 this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
                 let held = inner.wire.qp().map_or(0, |qp| qp.regions());
@@ -88,7 +88,7 @@ impl WorkItem<TIMER> for Conn {
                     this.peer.end_turn(&this);
                 }
                 let mut inner = this.lock();
-                // Once it is dead the timer is the farewell's.
+                // In state Dead the timer belongs to the wait for the peer's answer.
                 if inner.state.state() != State::Dead {
                     this.rearm_timer(CLOSING_MS);
                 }
@@ -114,38 +114,38 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// Whether an attempt that takes long has others wait all the same: where to connect waits for the other side's TCP
-    /// in the queue that all queue pairs of the device share, too many that wait there would keep all from their turn.
-    /// That is siw; over adapters only to end what nobody answers waits.
+    /// Returns whether a slow attempt blocks others all the same: if connecting waits for the other side's TCP in the
+    /// queue that all queue pairs of the device share, too many waiting attempts would keep all other attempts from
+    /// their turn. That is siw; over adapters only the end of an attempt that the peer does not answer waits.
     fn holds_queue(&self) -> bool {
         self.over_tcp && self.near
     }
 
-    /// Makes the timer run in `ms` milliseconds.
+    /// Arms the timer for `ms` milliseconds, if it is not armed.
     pub(super) fn arm_timer(self: &Arc<Self>, ms: u32) {
         let _ = work::queue_delayed::<Self, TIMER>(self.clone(), ms);
     }
 
-    /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
+    /// Arms the timer for `ms` milliseconds, whether it is armed or not.
     pub(super) fn rearm_timer(self: &Arc<Self>, ms: u32) {
         work::mod_delayed::<Self, TIMER>(self.clone(), ms);
     }
 
-    /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks
-    /// for that, and sooner ([`Conn::look_whether_finished`]). Not later than it looks at an idle one: it may be that
-    /// look which is put off, and deadlines with it.
+    /// Arms the timer to check an established connection in `ms` milliseconds, unless a graceful close is under way:
+    /// then the timer checks that, and sooner ([`Conn::look_whether_finished`]). Not later than the check of an idle
+    /// connection: this call may postpone that check, and deadlines with it.
     pub(super) fn schedule_check(self: &Arc<Self>, inner: &Inner, ms: u32) {
         if !inner.disconnect.is_finishing() {
             self.rearm_timer(ms.min(self.timer_ms()));
         }
     }
 
-    /// Makes the timer not run any more; it may be running.
+    /// Cancels the timer; it may be running.
     pub(super) fn cancel_timer(self: &Arc<Self>) {
         let _ = work::cancel::<Self, TIMER>(self);
     }
 
-    /// When the peer is asked, or how long a transmit may take, was changed: the timer looks at once.
+    /// Runs the timer immediately: the time until a probe, or the time limit of a transmit, was changed.
     pub(crate) fn check_now(self: &Arc<Self>) {
         let inner = self.lock();
         if inner.state.is_up() {
@@ -153,8 +153,8 @@ impl Conn {
         }
     }
 
-    /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
-    /// times, or a second later if that is more.
+    /// Returns the milliseconds between two checks of an idle connection: a deadline is noticed within 1.25 times its
+    /// value, or a second late if that is more.
     pub(super) fn timer_ms(&self) -> u32 {
         let lnet = &self.ni.lnet;
         let quarter = lnet.timeout().saturating_mul(250);

@@ -42,7 +42,7 @@ use crate::{
     }, //
 };
 
-/// One transmit's payload.
+/// Payload of one transmit.
 ///
 /// # Invariants
 ///
@@ -51,26 +51,26 @@ use crate::{
 pub(super) struct Transfer {
     owner: Owner,
     memory: TransferMemory,
-    /// Where WRITEs go, once known.
+    /// Target of WRITEs, once known.
     remote: Option<RdmaTarget>,
-    /// The message to send next.
+    /// Buffer of the next message.
     buf: Option<TxBuf>,
-    /// For the PUT_DONE of a PUT, which may be due before the PUT_REQ has left its buffer.
+    /// Buffer for the PUT_DONE of a PUT, which may be due before the PUT_REQ has left its buffer.
     spare: Option<TxBuf>,
     /// Bytes of the message in `buf`.
     nob: usize,
-    /// Bytes to move by RDMA; of a sink, the bytes it can take.
+    /// Bytes to move by RDMA; for a sink, the bytes that it can take.
     total: u32,
-    /// Bytes that arrived in a sink; of a source, those whose WRITEs were built.
+    /// Bytes that arrived in a sink; for a source, the bytes whose WRITEs were built.
     moved: u32,
-    /// When it was queued, for its deadline.
+    /// Time at which it was queued, for its deadline.
     since: Timestamp,
-    /// When its stage began, for people.
+    /// Time at which its stage began, for statistics.
     clock: Stamps<Timestamp>,
 }
 
 impl Transfer {
-    /// A transfer of a message alone, which begins now.
+    /// Creates a transfer of a message alone, which begins now.
     #[inline]
     pub(super) fn message(owner: Owner, now: Timestamp) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Transfer {
         }
     }
 
-    /// WRITEs of the peer go to `sink`, which has room for `nob` bytes.
+    /// Makes it a transfer into `sink`, which has room for `nob` bytes, by WRITEs of the peer.
     #[inline]
     pub(super) fn read_into(self, sink: RdmaSink, nob: u32) -> Self {
         Self {
@@ -120,13 +120,13 @@ impl Transfer {
         }
     }
 
-    /// Whether nothing goes in front of its message.
+    /// Returns whether its message has no work request in front of it.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
         self.remote.is_none() && !matches!(self.memory, TransferMemory::Sink(_))
     }
 
-    /// The message to send is `nob` bytes of `buf`.
+    /// Sets the message to send: `nob` bytes of `buf`.
     #[inline]
     pub(super) fn loaded(self, buf: TxBuf, nob: usize) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Transfer {
         }
     }
 
-    /// The message to send next is `nob` bytes of `buf`.
+    /// Stores the next message to send: `nob` bytes of `buf`.
     pub(super) fn load(&mut self, buf: TxBuf, nob: usize) {
         self.nob = nob;
         self.buf = Some(buf);
@@ -153,29 +153,29 @@ impl Transfer {
         self.spare.take()
     }
 
-    /// The time that the peer took does not count against what comes now.
+    /// Restarts the time of the transfer: the time that the peer took does not count against the next step.
     pub(super) fn start_again(&mut self, now: Timestamp) {
         self.since = now;
     }
 
-    /// When its stage began.
+    /// Returns the times of its stages.
     #[inline]
     pub(super) fn clock(&mut self) -> &mut Stamps<Timestamp> {
         &mut self.clock
     }
 
-    /// The same, with the bytes of its message, and those that may move by RDMA.
+    /// Returns these times, with the length of its message, and the number of bytes that may move by RDMA.
     #[inline]
     pub(super) fn measured(&mut self) -> (&mut Stamps<Timestamp>, usize, u32) {
         (&mut self.clock, self.nob, self.total)
     }
 
-    /// For how many milliseconds it has been under way.
+    /// Returns the milliseconds since its begin.
     pub(super) fn age_ms(&self) -> i64 {
         self.since.elapsed_ms()
     }
 
-    /// Whether LNet waits for a message, and for a reply.
+    /// Returns whether LNet waits for a message, and for a reply.
     pub(super) fn awaited(&self) -> (bool, bool) {
         match self.owner {
             Owner::Nobody => (false, false),
@@ -184,15 +184,15 @@ impl Transfer {
         }
     }
 
-    /// The peer's sink for the data of our PUT, as its PUT_ACK says. From here on the transfer is what the
-    /// sink wants of it. Returns the work requests that it takes, the message behind them included, and what
-    /// that is to say.
+    /// Sets the peer's sink for the data of this side's PUT, from its PUT_ACK. The size of the transfer is now that of
+    /// the sink. Returns the number of work requests, with the message behind the WRITEs, and the result for that
+    /// message.
     ///
     /// # Errors
     ///
-    /// The cause to end the connection with: the sink may want less than we offered, never more. Inside of
-    /// it, why the WRITEs cannot be built, of which the peer is to be told.
-    // It has one user.
+    /// Returns the cause to close the connection with: the sink may want less than offered, never more. The inner error
+    /// is the reason why the WRITEs cannot be built, which the peer must get.
+    // Inlined into its only user.
     #[inline(always)]
     pub(super) fn set_target(
         &mut self,
@@ -211,8 +211,8 @@ impl Transfer {
         }))
     }
 
-    /// What a completion message says of a sink: an errno, or a byte count, which must be all of it for
-    /// a PUT (`all`) and may be less for a GET.
+    /// Checks the result of a completion message for a sink: an errno, or a byte count, which must be the whole size
+    /// for a PUT (`all`) and may be less for a GET.
     pub(super) fn validate(&mut self, status: i32, all: bool) -> Result<(), Cause> {
         let Ok(n) = u32::try_from(status) else {
             return Err(Cause::Told(status));
@@ -231,8 +231,8 @@ impl Transfer {
         }
     }
 
-    /// What our next WRITEs read, where they go, and how many bytes are left. `None`: an error, or zero
-    /// bytes; only the message goes.
+    /// Returns the source and target of the next WRITEs, and the number of bytes that are left. `None`: an error, or
+    /// zero bytes; only the message is sent.
     pub(super) fn writes(&self) -> Option<(SgCursor, TargetPos, u32)> {
         match (self.source(), &self.remote) {
             (Ok(map), Some(remote)) => {
@@ -247,8 +247,8 @@ impl Transfer {
         }
     }
 
-    /// What its WRITE reads, where it goes, with the key, and how many bytes it moves: if one WRITE of `max_sge` gather
-    /// elements seems to do, as most often.
+    /// Returns the source of its WRITE, the address and key of the target, and the number of bytes: if a single WRITE
+    /// of `max_sge` gather elements seems to be enough, as is most common.
     #[inline(always)]
     pub(super) fn single_write(&self, max_sge: usize) -> Option<(&SgRef, (u64, u32), u32)> {
         match (self.source(), &self.remote) {
@@ -263,17 +263,17 @@ impl Transfer {
         }
     }
 
-    /// The rest of the piece of the peer's sink at `aim`.
+    /// Returns the rest of the piece of the peer's sink at `aim`.
     pub(super) fn piece(&self, aim: TargetPos) -> Option<Fragment> {
         self.remote.as_ref()?.rest(aim)
     }
 
-    /// WRITEs were built for all of the source but `left` bytes.
+    /// Notes that WRITEs were built for the source, except for `left` bytes.
     pub(super) fn wrote(&mut self, left: u32) {
         self.moved = self.total.saturating_sub(left);
     }
 
-    /// The sink that the peer's WRITEs go to.
+    /// Returns the sink that the peer's WRITEs go to.
     pub(super) fn sink(&mut self) -> Option<&mut RdmaSink> {
         match &mut self.memory {
             TransferMemory::Sink(sink) => Some(sink),
@@ -292,7 +292,7 @@ impl Transfer {
         }
     }
 
-    /// Takes the message, if that is all that LNet gets back.
+    /// Takes the message, if LNet gets nothing more back.
     #[inline]
     pub(super) fn take_message(&mut self) -> Option<Message> {
         if !matches!(self.memory, TransferMemory::None) {
@@ -307,8 +307,8 @@ impl Transfer {
         }
     }
 
-    /// It went well, so no key leads to its memory. Takes what LNet gets back, if somebody waits and nothing is to be
-    /// copied.
+    /// Takes the message or GET of a transfer that succeeded, so that no key leads to its memory, if there is one and
+    /// no data has to be copied.
     #[inline(always)]
     pub(super) fn take_well(&mut self) -> Option<Completed> {
         if matches!(self.owner, Owner::Nobody) || self.is_bounced() {
@@ -323,7 +323,7 @@ impl Transfer {
         matches!(&self.memory, TransferMemory::Sink(sink) if sink.is_bounced())
     }
 
-    /// Drops one, of which a message is out: most have nothing else, and need no look at each part.
+    /// Drops a transfer whose message was taken: most have no other resource, and need no check of each field.
     #[inline]
     pub(super) fn clear(entry: &mut Option<Self>) {
         match entry {
@@ -333,7 +333,7 @@ impl Transfer {
                 remote,
                 buf: None,
                 spare: None,
-                // What is dropped of a transfer is named above.
+                // The droppable fields of a transfer are named above.
                 ..
             }) if remote.as_ref().is_none_or(RdmaTarget::is_plain) => {
                 core::mem::forget(entry.take());
@@ -342,7 +342,7 @@ impl Transfer {
         }
     }
 
-    /// Takes out what LNet gets back; the rest is only for sending.
+    /// Takes the objects that LNet gets back; the other fields are only for sending.
     pub(super) fn end(&mut self) -> TransferEnd {
         let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
         let memory = core::mem::replace(&mut self.memory, TransferMemory::None);

@@ -28,17 +28,17 @@ use crate::{
     }, //
 };
 
-/// Whom a transfer is for.
+/// Owner of a transfer in LNet.
 pub(super) enum Owner {
-    /// Nobody waits: a PUT_NAK, or an answer that carries only an error.
+    /// LNet does not wait: a PUT_NAK, or an answer that carries only an error.
     Nobody,
     /// One LNet message.
     Message(Message),
-    /// An optimised GET and the REPLY that LNet made up for it.
+    /// Optimised GET with the REPLY that LNet created for it.
     Get(Get<O2ib>),
     /// One LNet message, the pages of which are mapped.
     MappedMessage(Mapping<Message>),
-    /// An optimised GET, the pages of which are mapped.
+    /// Optimised GET, the pages of which are mapped.
     MappedGet(Mapping<Get<O2ib>>),
 }
 
@@ -67,7 +67,7 @@ impl Owner {
     ///
     /// # Errors
     ///
-    /// Returns what is not just a message.
+    /// Returns the owner if it is not just a message.
     pub(super) fn into_message(self) -> Result<Message, Self> {
         match self.unmapped() {
             Self::Message(msg) => Ok(msg),
@@ -75,7 +75,7 @@ impl Owner {
         }
     }
 
-    /// Makes the REPLY of a GET, see [`Message::into_get`].
+    /// Creates the REPLY of a GET, see [`Message::into_get`].
     ///
     /// # Errors
     ///
@@ -92,21 +92,21 @@ impl Owner {
     }
 }
 
-/// The memory of a transfer.
+/// Memory of a transfer.
 pub(super) enum TransferMemory {
-    /// None, or copied into the message.
+    /// No memory, or it was copied into the message.
     None,
-    /// The pages of its message, which RDMA WRITEs of ours read.
+    /// Pages of its message, which this side's RDMA WRITEs read.
     Source,
-    /// Written by the peer's RDMA WRITEs.
+    /// Sink that the peer's RDMA WRITEs write to.
     Sink(RdmaSink),
 }
 
-/// The owner of a transfer that went well, and the number of bytes that arrived for a GET.
+/// Owner of a transfer that succeeded, and the number of bytes that arrived for a GET.
 pub(super) struct Completed(pub(super) Owner, pub(super) u32);
 
 impl Completed {
-    /// Gives it back to LNet. Process context, no lock held: LNet may send from inside.
+    /// Finalizes it. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(super) fn finish(self) {
         match self.0.unmapped() {
@@ -117,7 +117,7 @@ impl Completed {
     }
 }
 
-/// What is left of a transfer when it is over.
+/// Rest of a finished transfer.
 pub(super) struct TransferEnd {
     owner: Owner,
     memory: TransferMemory,
@@ -125,7 +125,7 @@ pub(super) struct TransferEnd {
 }
 
 impl TransferEnd {
-    /// Of what `arrived` bytes came for.
+    /// Creates the rest for an owner for which `arrived` bytes came.
     #[inline(always)]
     pub(super) fn new(owner: Owner, memory: TransferMemory, arrived: u32) -> Self {
         Self {
@@ -135,12 +135,12 @@ impl TransferEnd {
         }
     }
 
-    /// How many messages of LNet's it is for.
+    /// Returns the number of its LNet messages.
     pub(super) fn messages(&self) -> usize {
         usize::from(!matches!(self.owner, Owner::Nobody))
     }
 
-    /// That of a message which was not sent.
+    /// Creates the rest of a message that was not sent.
     pub(super) fn unsent(msg: Message) -> Self {
         Self {
             owner: Owner::Message(msg),
@@ -149,7 +149,7 @@ impl TransferEnd {
         }
     }
 
-    /// Takes the message, if LNet gets nothing else back, and unmaps its pages. Process context, no lock held.
+    /// Takes the message, if LNet gets nothing more back, and unmaps its pages. Process context, no lock held.
     pub(super) fn take_message(&mut self) -> Option<Message> {
         if matches!(self.memory, TransferMemory::Sink(_)) {
             return None;
@@ -163,8 +163,8 @@ impl TransferEnd {
         }
     }
 
-    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    // Compiled where it is used, to know there that nothing is left to be dropped.
+    /// Finalizes all its messages. Process context, no lock held: LNet may send from inside.
+    // Inlined, so that the compiler knows at the call that nothing is left to be dropped.
     #[inline(always)]
     pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
         let mut outcome = match cause {

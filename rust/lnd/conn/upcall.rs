@@ -68,22 +68,22 @@ use crate::{
     rdma::work::NofsScope, //
 };
 
-/// Messages and transmits handled before other connections on this CPU get their turn.
+/// Number of messages and transmits after which other connections on this CPU get their turn.
 const BUDGET: u32 = 64;
 
-/// Messages and transmits after which what they made LNet send is posted.
+/// Number of messages and transmits after which the doorbell rings for the messages that LNet sent meanwhile.
 const CORKED: u32 = 8;
 
-/// Nanoseconds after which it is posted though they were fewer: LNet may be slow.
+/// Nanoseconds after which it rings though they were fewer: LNet may be slow.
 const CORKED_NS: u64 = 1_000_000;
 
-/// What the LNet half does next.
+/// Next work of the LNet half.
 enum Job {
-    /// Gives LNet a request.
+    /// Give LNet a request.
     Parse(KBox<Rx<Conn>>),
-    /// Gives a message back that went well.
+    /// Finalize a message that succeeded.
     Sent(Message),
-    /// Gives back what was taken.
+    /// Finalize the finished transmit that was taken.
     Finish,
 }
 
@@ -95,9 +95,9 @@ impl WorkItem<UPPER> for Conn {
         let me = kernel::current!().pid();
         let began = Timestamp::now();
         let mut corked = began;
-        // Not dropped: `finish` takes what `next_job` puts in.
+        // Not dropped: `finish` takes the value that `next_job` stores.
         let mut finished = ManuallyDrop::new(None);
-        // By hand: as an inclusive range it took some twenty instructions more for a message.
+        // Written as a loop: an inclusive range took some twenty instructions more for a message.
         let mut n = 0u32;
         while n < BUDGET {
             n = n.wrapping_add(1);
@@ -106,8 +106,8 @@ impl WorkItem<UPPER> for Conn {
                 let inner = &mut *guard;
                 inner.sched.begin(me);
                 let job = next_job(inner, &mut finished);
-                // What LNet sends from inside goes with one doorbell, but not much later than it
-                // could.
+                // Messages that LNet sends from inside share one doorbell, which is not much later than without
+                // sharing.
                 if job.is_none() {
                     rest(&this, inner, began);
                 } else if n % CORKED == 0 || is_late(corked, n) {
@@ -137,11 +137,10 @@ impl WorkItem<UPPER> for Conn {
 }
 
 impl Conn {
-    /// Queues the worker that calls LNet, if there is something for it and it would not see it by
-    /// itself. `now` decides whether it goes before ordinary tasks: it is the time of the
-    /// completion that made work for it.
+    /// Queues the worker that calls LNet, if there is work for it that it would not see by itself. `now` decides
+    /// whether it runs before ordinary tasks: it is the time of the completion that caused the work.
     pub(super) fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        // Most often it is awake.
+        // Most often the worker is awake.
         if inner.sched.is_awake() {
             return;
         }
@@ -150,7 +149,7 @@ impl Conn {
         }
     }
 
-    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has the turn say that it is
+    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has marked it in `sched` as
     /// queued: it is in one of the queues at a time.
     fn queue_upper(self: &Arc<Self>, priority: bool) {
         let upper = match priority {
@@ -165,13 +164,14 @@ impl Conn {
     }
 }
 
-/// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
+/// Returns whether the transmits that were queued since `corked`, before the job number `n`, have waited for long
+/// enough.
 fn is_late(corked: Timestamp, n: u32) -> bool {
     n > 1 && Timestamp::now().ns_since(corked) >= CORKED_NS
 }
 
-/// Rings the doorbell for what was queued meanwhile, and is not called before there is more to do. Until then the turn
-/// is taken: whoever ends the connection meanwhile does not call a second one.
+/// Rings the doorbell for the transmits queued meanwhile, and keeps the turn until there is more work: code that ends
+/// the connection meanwhile does not call a second worker.
 fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
     let now = Timestamp::now();
     conn.pump_at(inner, false, Some(now));
@@ -181,7 +181,7 @@ fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
     }
 }
 
-/// What comes next; what is to be finished is put into `finished`.
+/// Returns the next job; stores a finished transmit in `finished`.
 #[inline]
 fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job> {
     let done = inner.wire.has_done();
@@ -200,10 +200,10 @@ fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job>
     inner.rx_queue.pop().map(Job::Parse)
 }
 
-/// Gives back to LNet what was taken.
+/// Finalizes the finished transmit that was taken.
 #[inline(never)]
 fn finish(conn: &Conn, finished: &mut Option<FinishedTx>) {
-    // Looked at before it is taken, so that only what is wanted is read.
+    // Checked before it is taken, so that only the needed fields are read.
     if let Some(FinishedTx::Well(_)) = finished {
         if let Some(FinishedTx::Well(well)) = finished.take() {
             well.finish();
@@ -213,7 +213,7 @@ fn finish(conn: &Conn, finished: &mut Option<FinishedTx>) {
     }
 }
 
-/// The same of what failed, or has more to be done.
+/// Finalizes a transmit that failed, or that needs more work.
 #[cold]
 #[inline(never)]
 fn finish_ended(conn: &Conn, finished: FinishedTx) {
@@ -236,8 +236,8 @@ fn finish_ended(conn: &Conn, finished: FinishedTx) {
     finished.finish();
 }
 
-/// Gives a request to LNet, unless LNet has asked the NI to stop: a portal that keeps the request
-/// then would keep the NI.
+/// Gives a request to LNet, unless LNet has asked the NI to stop: a portal that keeps the request then would keep the
+/// NI.
 fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     if conn.ni.is_stopping() {
         return give_up(conn, rx, Cause::Shutdown);
@@ -259,10 +259,10 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     }
 }
 
-/// Drops a request that LNet does not take. `validate` has found its header good, so LNet refuses its destination: a
-/// NID of another NI of this node, of a node that the sender should have reached directly, or of a node that a
-/// GET_REQ cannot be forwarded to. That is an error of a route, and costs this request only: all others of the
-/// connection go on.
+/// Drops a request that LNet does not take. `validate` has found its header valid, so LNet refuses its destination: a
+/// NID of another NI of this node, of a node that the sender should have reached directly, or of a node that a GET_REQ
+/// cannot be forwarded to. That is an error of a route, and costs this request only: all others of the connection go
+/// on.
 #[cold]
 #[inline(never)]
 fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
@@ -273,8 +273,7 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
     discard(conn, rx);
 }
 
-/// Something came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it
-/// likes.
+/// Handles a message for an NI that LNet deletes. A peer that goes on sending would delay the deletion without limit.
 #[cold]
 #[inline(never)]
 fn rx_while_deleting(conn: &Arc<Conn>) {
@@ -286,7 +285,8 @@ fn rx_while_deleting(conn: &Arc<Conn>) {
     }
 }
 
-/// A request that LNet does not get, or that comes when it stops, ends the connection; its buffer goes with that.
+/// Closes the connection for a request that LNet does not get, or that comes when LNet stops the NI; the close frees
+/// the buffer.
 #[cold]
 fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     let mut rx = rx;
@@ -296,9 +296,9 @@ fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     conn.end(cause);
 }
 
-/// Why a request is none.
+/// Reason why a message is no valid request.
 enum BadRequest {
-    /// It does not parse. It did before, in the wire half.
+    /// It does not parse, although it did before, in the wire half.
     Wire(WireError),
     /// The LNet header does not fit the o2ib message.
     Header(HdrError),
@@ -316,8 +316,8 @@ impl Display for BadRequest {
     }
 }
 
-/// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
-/// the data moves by RDMA.
+/// Checks the LNet header of a request against the kind of o2ib message it came in; returns whether the data moves by
+/// RDMA.
 fn validate(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
     let facts = rx.msg().facts().ok_or(BadRequest::NotARequest)?;
     match reparse(rx.msg().bytes(), facts).map_err(BadRequest::Wire)? {
