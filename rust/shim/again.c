@@ -89,8 +89,9 @@ bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
 		      struct ro2ib_send_req *req)
 {
 	/*
-	 * A received message names no next hop. LNet also sends a GET that
-	 * checks one path without selecting it (LNetGetForce()): no deadline.
+	 * A received message names no next hop. And LNet sends a GET past its
+	 * own path selection to check a single path (LNetGetForce()): such a
+	 * GET has no deadline.
 	 */
 	if (!msg->msg_sending)
 		return false;

@@ -1306,8 +1306,8 @@ fn returns(node: usize, within: u64) {
 }
 
 /// Checks that all connections of the node are back, not only the connection that the first message
-/// needed. The active side makes as many connections as the peer allows, so both must be configured
-/// alike.
+/// needed. The active side makes as many connections as its configuration says, so both sides must
+/// be configured alike.
 fn all_return(node: usize, dev: *const verbs::Dev) {
     let wants = [node, other(node, 0)].map(|node| w().plan.nodes[node].conns);
     if wants[0] != wants[1] {
