@@ -312,7 +312,7 @@ static void ni_unlist(struct lnl_ni *ni)
 		ni_free(ni);
 }
 
-/* What LNet checks once the LND has started the NI */
+/* Checks an NI as LNet does after the LND has started it */
 static int ni_accept(struct lnl_ni *ni)
 {
 	struct lnet_ioctl_config_lnd_cmn_tunables *t = &ni->net.net_tunables;
@@ -429,9 +429,10 @@ out:
 }
 
 /*
- * As LNet: no new message, and what waits for a match is finished here. What
- * waits for credits is sent yet. All of it has to come back before the LND is
- * told to shut down; what it parses meanwhile it is asked to receive.
+ * Deletes an NI as LNet does. No new message starts. Messages that wait for a
+ * match are finished here, and messages that wait for credits are still sent.
+ * The LND returns all of them before it has to shut down. It receives the
+ * messages that it parses meanwhile.
  * -EINTR leaves the NI stopping; the call may be repeated.
  */
 int lnet_lite_ni_del(const struct lnet_nid *nid)

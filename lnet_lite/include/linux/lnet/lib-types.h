@@ -2,8 +2,8 @@
 /*
  * The objects that LNet and an LND share: message, MD, NI, net, LND.
  *
- * Field names are LNet's where an LND uses them. What lnet_lite needs for
- * itself is wrapped around these structures in its own internal.h.
+ * Field names are LNet's where an LND uses them. internal.h wraps
+ * these structures in those of lnet_lite.
  */
 #ifndef _LNL_LIB_TYPES_H
 #define _LNL_LIB_TYPES_H
@@ -57,7 +57,7 @@ enum lnet_msg_hstatus {
 /* ours: the LND has damaged the fragment list, not to be used again */
 #define LNET_MD_FLAG_SPOILED	BIT(31)
 
-/* What happened to an MD, handed to md_handler in the thread that finalizes */
+/* Event of an MD, handed to md_handler in the thread that finalizes */
 struct lnet_event {
 	enum lnet_event_kind	type;
 	int			status;
