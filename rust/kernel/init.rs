@@ -35,7 +35,7 @@ pub trait InPlaceInit<T>: Sized {
     where
         E: From<AllocError>;
 
-    /// Does as [`Self::try_pin_init`], with an [`Error`].
+    /// Calls [`Self::try_pin_init`], and converts an error to an [`Error`].
     #[inline]
     fn pin_init<E>(init: impl PinInit<T, E>, flags: Flags) -> Result<Self::PinnedSelf>
     where
@@ -47,7 +47,7 @@ pub trait InPlaceInit<T>: Sized {
         Self::try_pin_init(init, flags)
     }
 
-    /// Does as [`Self::try_init`], with an [`Error`].
+    /// Calls [`Self::try_init`], and converts an error to an [`Error`].
     #[inline]
     fn init<E>(init: impl Init<T, E>, flags: Flags) -> Result<Self>
     where

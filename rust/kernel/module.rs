@@ -94,6 +94,8 @@ macro_rules! module {
 
             static mut LIVE: ::core::option::Option<$type> = ::core::option::Option::None;
 
+            /// Initialises the module.
+            ///
             /// # Safety
             ///
             /// Called once, by the module loader.
@@ -120,6 +122,8 @@ macro_rules! module {
             #[link_section = ".exit.data"]
             static ADDRESSABLE_CLEANUP: unsafe extern "C" fn() = cleanup_module;
 
+            /// Drops the module.
+            ///
             /// # Safety
             ///
             /// Called once, by the module loader, after a successful `init_module`.

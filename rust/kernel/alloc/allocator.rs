@@ -52,10 +52,10 @@ pub struct Kmalloc;
 /// `kvmalloc()`: contiguous memory, or mapped pages if that cannot be had.
 pub struct KVmalloc;
 
-/// The number of bytes to ask `kmalloc()` for.
+/// Returns the number of bytes to ask `kmalloc()` for.
 ///
 /// Sizes that are powers of two are aligned to their size; others, before 6.12, to
-/// `ARCH_KMALLOC_MINALIGN` only. So whatever wants more than that gets a power of two.
+/// `ARCH_KMALLOC_MINALIGN` only. So a layout with a larger alignment gets a power of two.
 fn aligned_size(layout: Layout) -> Option<usize> {
     let sure = bindings::ro2ibk_const_RO2IBK_KMALLOC_MINALIGN as usize;
 

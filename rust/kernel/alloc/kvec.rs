@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Values in a row.
+//! Growable arrays.
 
 use core::{
     alloc::Layout,
@@ -25,7 +25,7 @@ use super::{
     flags::Flags, //
 };
 
-/// A vector that grows when it is told how memory may be had.
+/// A vector that grows only in calls that pass the flags of the allocation.
 ///
 /// # Invariants
 ///
@@ -63,7 +63,7 @@ unsafe impl<T: Sync, A: Allocator> Sync for Vec<T, A> {}
 impl<T, A: Allocator> Unpin for Vec<T, A> {}
 
 impl<T, A: Allocator> Vec<T, A> {
-    /// An empty one, without an allocation.
+    /// Creates an empty vector, without an allocation.
     pub const fn new() -> Self {
         // INVARIANT: No room, no values.
         Self {
@@ -75,14 +75,14 @@ impl<T, A: Allocator> Vec<T, A> {
         }
     }
 
-    /// An empty one with room.
+    /// Creates an empty vector with room for `capacity` values.
     pub fn with_capacity(capacity: usize, flags: Flags) -> Result<Self, AllocError> {
         let mut v = Self::new();
         v.reserve(capacity, flags)?;
         Ok(v)
     }
 
-    /// Values that there is room for.
+    /// Returns the number of values that the vector has room for.
     pub fn capacity(&self) -> usize {
         if size_of::<T>() == 0 {
             usize::MAX
@@ -91,17 +91,17 @@ impl<T, A: Allocator> Vec<T, A> {
         }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the vector has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Makes room for `additional` more. What is there stays if it cannot be had.
+    /// Makes room for `additional` more values. If the allocation fails, the vector stays as it is.
     #[inline]
     pub fn reserve(&mut self, additional: usize, flags: Flags) -> Result<(), AllocError> {
         let wanted = self.len.checked_add(additional).ok_or(AllocError)?;
@@ -193,7 +193,7 @@ impl<T, A: Allocator> Vec<T, A> {
         let rest = unsafe { slice::from_raw_parts_mut(self.ptr.add(len).as_ptr(), more) };
         // INVARIANT: Fewer are, even if a destructor panics.
         self.len = len;
-        // SAFETY: Nobody uses them any more.
+        // SAFETY: No code uses these values any more.
         unsafe { core::ptr::drop_in_place(rest) };
     }
 
@@ -242,7 +242,7 @@ impl From<RemoveError> for crate::error::Error {
 }
 
 impl<T: Clone, A: Allocator> Vec<T, A> {
-    /// `n` times `value`.
+    /// Creates a vector of `n` times `value`.
     pub fn from_elem(value: T, n: usize, flags: Flags) -> Result<Self, AllocError> {
         let mut v = Self::with_capacity(n, flags)?;
 

@@ -126,6 +126,8 @@ impl<T> Arc<T> {
         Ok(unsafe { Self::from_inner(NonNull::from(KBox::leak(inner))) })
     }
 
+    /// Creates a reference that takes over a count of the caller.
+    ///
     /// # Safety
     ///
     /// The caller owns a count, and gives it up.

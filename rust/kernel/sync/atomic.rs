@@ -31,13 +31,13 @@ mod ordering {
         const RMW: Option<Core>;
     }
 
-    /// What a load may be.
+    /// Orders that a load may have.
     pub trait Load: Any {
         /// The order of `core`.
         const LOAD: Core;
     }
 
-    /// What a store may be.
+    /// Orders that a store may have.
     pub trait Store: Any {
         /// The order of `core`.
         const STORE: Core;
@@ -86,7 +86,7 @@ impl ordering::Store for Release {
     const STORE: Core = Core::Release;
 }
 
-/// Another CPU may come in between here: Documentation/simulation.md.
+/// Lets another CPU of the simulation run before the operation: Documentation/simulation.md.
 #[inline(always)]
 fn point<O: ordering::Any>() {
     #[cfg(ro2iblnd_sim)]
@@ -95,7 +95,7 @@ fn point<O: ordering::Any>() {
     }
 }
 
-/// Does `op` in the order `O`.
+/// Performs `op` in the order `O`.
 #[inline(always)]
 fn rmw<O: ordering::Any, R>(op: impl FnOnce(Core) -> R) -> R {
     point::<O>();
@@ -120,9 +120,11 @@ fn rmw<O: ordering::Any, R>(op: impl FnOnce(Core) -> R) -> R {
 pub unsafe trait AtomicType: Copy {
     type Cell;
 
+    /// Returns the value at `ptr` as an atomic of `core`.
+    ///
     /// # Safety
     ///
-    /// `ptr` is valid during `'a`, and all who use it then use it as an atomic.
+    /// `ptr` is valid during `'a`, and all code that uses it then uses it as an atomic.
     unsafe fn cell<'a>(ptr: *mut Self) -> &'a Self::Cell;
     fn load(cell: &Self::Cell, order: Core) -> Self;
     fn store(cell: &Self::Cell, v: Self, order: Core);
@@ -204,7 +206,7 @@ atomic_type! {
 atomic_number! { i32 u32 i64 u64 isize usize }
 
 impl<T: AtomicType> Atomic<T> {
-    /// One with this value.
+    /// Creates an atomic with this value.
     pub const fn new(v: T) -> Self {
         Self(UnsafeCell::new(v))
     }
@@ -222,11 +224,11 @@ impl<T: AtomicType> Atomic<T> {
 
     #[inline(always)]
     fn cell(&self) -> &T::Cell {
-        // SAFETY: It is valid as long as `self` is, and nobody uses it but through this.
+        // SAFETY: It is valid as long as `self` is, and no code uses it except through this.
         unsafe { T::cell(self.0.get()) }
     }
 
-    /// The value. [`Relaxed`] or [`Acquire`].
+    /// Returns the value. [`Relaxed`] or [`Acquire`].
     #[inline(always)]
     pub fn load<O: ordering::Load>(&self, _: O) -> T {
         point::<O>();

@@ -29,7 +29,7 @@ impl LockClassKey {
         }
     }
 
-    /// The pointer for C.
+    /// Returns the pointer for C.
     pub fn as_ptr(&self) -> *mut bindings::lock_class_key {
         self.inner.get()
     }

@@ -152,6 +152,8 @@ pub struct Guard<'a, T, B: Backend> {
 unsafe impl<T: Sync, B: Backend> Sync for Guard<'_, T, B> {}
 
 impl<'a, T, B: Backend> Guard<'a, T, B> {
+    /// Creates the guard of a held lock.
+    ///
     /// # Safety
     ///
     /// The caller holds the lock, and hands it over.
