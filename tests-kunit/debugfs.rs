@@ -20,7 +20,7 @@ use crate::rdma::debugfs::{
     Show, //
 };
 
-/// Counts how many of it there are.
+/// Value that counts its live instances.
 struct Counted(Arc<Atomic<i32>>);
 
 impl Drop for Counted {
@@ -46,7 +46,7 @@ mod tests {
         let dir = Dir::new(c"ro2iblnd_kunit");
         let file = File::new(&dir, c"file", &what)?;
 
-        // What is shown is there as long as its file, and so is the directory.
+        // The value that a file shows lives as long as the file, and so does the directory.
         drop(what);
         drop(dir);
         assert!(live.load(Relaxed) == 1);

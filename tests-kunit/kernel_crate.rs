@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver relies on of the `kernel` crate, whichever it is built with: the kernel's own or
-//! `rust/kernel/`. Both have to pass the same tests.
+//! Tests of the interfaces of the `kernel` crate that the driver uses. The driver is built with the
+//! kernel's own crate or with `rust/kernel/`, and both have to pass the same tests.
 
 use kernel::{
     error::{
@@ -53,7 +53,7 @@ use crate::rdma::{
     }, //
 };
 
-/// Counts how many of it there are.
+/// Value that counts its live instances.
 struct Counted(Arc<Atomic<i32>>);
 
 impl Counted {
@@ -76,7 +76,7 @@ fn counter() -> Result<Arc<Atomic<i32>>> {
 /// How often each side of a race takes a lock.
 const ROUNDS: u32 = 50_000;
 
-/// Something that two CPUs count with, under each kind of lock and with none.
+/// Counters that two CPUs change, one under each kind of lock and one without a lock.
 #[pin_data]
 struct Race {
     #[pin]
@@ -86,7 +86,7 @@ struct Race {
     #[pin]
     mutex: Mutex<u32>,
     bare: Atomic<u32>,
-    /// How many have the lock that only an atomic makes.
+    /// Number of CPUs that hold the lock, which is made of this atomic only.
     inside: Atomic<u32>,
     met: Atomic<bool>,
     #[pin]
@@ -115,7 +115,7 @@ impl Race {
             *self.bh.lock() += 1;
             *self.mutex.lock() += 1;
             self.bare.fetch_add(1, Relaxed);
-            // A lock of one's own: nobody else may be inside.
+            // A lock made of an atomic: no other CPU may be inside.
             if self.inside.cmpxchg(0, 1, Acquire).is_ok() {
                 if self.inside.load(Relaxed) != 1 {
                     self.met.store(true, Relaxed);
@@ -263,7 +263,7 @@ mod tests {
     fn time_passes() -> Result {
         let then = Instant::<Monotonic>::now();
 
-        // Few enough for a timer of high resolution: what counts jiffies may end early where ticks come late.
+        // Short enough for a timer of high resolution: a delay in jiffies may end early where ticks come late.
         fsleep(Delta::from_millis(2));
         assert!(then.elapsed() >= Delta::from_millis(2));
         assert!(then.elapsed().as_millis() >= 2);

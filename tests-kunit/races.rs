@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A data race on purpose, to see that the kernel that looks for races sees those of Rust. Only there: what is in here
-//! is undefined behaviour. Whether it was reported `tests-vm/test_races.py` finds in the log.
+//! A data race on purpose, which shows that a kernel that looks for races finds races of Rust code. It runs in such a
+//! kernel only, because it is undefined behaviour. `tests-vm/test_races.py` looks for the kernel's report in the log.
 
 use core::cell::UnsafeCell;
 
@@ -27,10 +27,10 @@ use crate::rdma::work::{
     QueueKind, //
 };
 
-/// Of some thousand accesses the kernel watches one.
+/// Rounds of a work item. The kernel watches one of some thousand accesses.
 const ROUNDS: u32 = 200_000;
 
-/// What two work items change at the same time.
+/// Numbers that two work items change at the same time.
 struct Shared {
     raced: UnsafeCell<u32>,
     told: Atomic<u32>,
@@ -65,14 +65,14 @@ impl WorkItem for Racer {
     }
 }
 
-/// Its name is in the report.
+/// Adds 1 without a lock. The kernel's report contains the name of this function.
 #[inline(never)]
 fn changes_what_another_changes(shared: &Shared) {
     // SAFETY: None: another CPU does the same, and does not wait.
     unsafe { *shared.raced.get() = (*shared.raced.get()).wrapping_add(1) };
 }
 
-/// Two at a time.
+/// Runs two work items at the same time. Returns the numbers that they have changed.
 fn race(atomic: bool) -> Result<Arc<Shared>> {
     let shared = Arc::new(
         Shared {

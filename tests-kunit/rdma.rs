@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wrappers of `rust/rdma/` against a real provider: two soft-RoCE links in
-//! one kernel, 10.0.1.1 and 10.0.1.2.
+//! Tests of `rust/rdma/` with a real provider: two soft-RoCE links in one kernel, 10.0.1.1 and
+//! 10.0.1.2.
 
 use kernel::{
     prelude::*,
@@ -108,7 +108,7 @@ const CONFIG: QpConfig = QpConfig {
     mr_pages: 257,
 };
 
-/// What happened to one side of a connection.
+/// Events and completions of one side of a connection.
 #[derive(Default)]
 struct Seen {
     route: bool,
@@ -207,7 +207,7 @@ impl QpHandler for Side {
         let mut seen = this.seen.lock();
 
         for one in done.each() {
-            // Of what was flushed the device may not know yet.
+            // The device may not have finished with the buffer of a flushed work request.
             let as_it_should = one.buf.is_some() == one.wc.status.is_success();
 
             seen.bufs_back += usize::from(as_it_should);
@@ -231,7 +231,7 @@ impl QpHandler for Side {
     fn async_event(_this: ArcBorrow<'_, Self>, _event: QpEvent) {}
 }
 
-/// Takes one request for `side`, and refuses all others.
+/// Listener that accepts one request for `side`, and rejects all others.
 #[pin_data]
 struct Acceptor {
     #[pin]
@@ -313,7 +313,7 @@ impl End {
         self.sq.post(&self.qp).map_err(|_| EIO)
     }
 
-    /// Closes as the driver does, and checks that everything comes back.
+    /// Closes as the driver does, and checks that all receive buffers come back.
     fn close(self) -> Result {
         let _ = self.id.disconnect();
         self.qp.drain(self.sq, self.rq)?;
@@ -323,7 +323,7 @@ impl End {
     }
 }
 
-/// As many regions as anybody wants.
+/// Creates a supply of regions without a limit.
 fn plenty() -> Result<Arc<Regions>> {
     Regions::new(u32::MAX, |_, _| None)
 }
@@ -357,12 +357,12 @@ const PARAM: ConnParam<'static> = ConnParam {
     rnr_retry_count: 6,
 };
 
-/// A connection from the left link to the right one.
+/// Connects the left link to the right one.
 fn connect(port: u16) -> Result<(End, End)> {
     connect_by(port, End::new)
 }
 
-/// The same, with a left end that `make` makes.
+/// Connects as [`connect`] does, with a left end that `make` makes.
 fn connect_by(
     port: u16,
     make: impl FnOnce(CmId<Side>, Arc<Side>) -> Result<End>,
@@ -392,8 +392,8 @@ fn connect_by(
     Ok((left_end, right_end))
 }
 
-/// Pages of our own with a list of fragments that begins and ends inside a page. None lies behind the one before
-/// it in memory: those would become one element.
+/// Pages of a test, with a list of fragments that begins and ends inside a page. No page follows the page before it in
+/// memory: such pages would become one element.
 struct TestPages(KVec<bindings::bio_vec>);
 
 impl TestPages {
@@ -443,7 +443,7 @@ fn map_pages(device: ARef<Device>, pages: &PageVec, direction: Direction) -> Res
 impl Drop for TestPages {
     fn drop(&mut self) {
         for bvec in self.0.iter() {
-            // SAFETY: Allocated by `new`, used by nobody any more.
+            // SAFETY: Allocated by `new`, and no code uses it any more.
             unsafe { bindings::ro2ib_free_page(bvec.bv_page) };
         }
     }
@@ -514,7 +514,7 @@ fn send_and_receive() -> Result {
     right.close()
 }
 
-/// A send whose payload is in pages, not copied.
+/// Sends a message whose payload stays in its pages and is not copied.
 fn send_pages() -> Result {
     let (mut left, right) = connect(PORT + 1)?;
     let source = TestPages::new(2)?;
@@ -542,8 +542,8 @@ fn send_pages() -> Result {
     right.close()
 }
 
-/// The whole way of a bulk transfer: register, write, invalidate; then a write
-/// with the dead key.
+/// Checks all steps of a bulk transfer: registration, write, invalidation; then a write with the
+/// invalidated key, which fails.
 fn write_to_a_key() -> Result {
     const NOB: usize = 9 * 4096 - 100;
 
@@ -599,7 +599,7 @@ fn write_to_a_key() -> Result {
     right.post()?;
     right.side.wait(|seen| seen.sends.len() == regs + 1)?;
     check(right.side.seen.lock().sends[regs] == (2, WcStatus::Success))?;
-    // Only we still have the mapping: the QP has let go of it.
+    // Only this test still has a reference to the mapping: the QP has dropped its own.
     check(map.unmap())?;
     check(has_pattern(&to, NOB)?)?;
 
@@ -630,8 +630,8 @@ fn write_to_a_key() -> Result {
     right.close()
 }
 
-/// A sink with a gap goes through a bounce buffer; its region is still valid
-/// when the connection ends.
+/// Checks that a sink with a gap receives its data through a bounce buffer, whose region is still
+/// valid when the connection ends.
 fn bounce() -> Result {
     const NOB: usize = 5000;
 
@@ -677,7 +677,7 @@ fn bounce() -> Result {
     check(has_pattern(&to, NOB)?)
 }
 
-/// Lists of all shapes: how many elements are mapped, and whether one region can cover them.
+/// Checks, for lists of all shapes, how many elements are mapped, and whether one region can cover them.
 fn lists() -> Result {
     let (_acceptor, listener) = listen(PORT + 13, None)?;
     let device = listener.device().ok_or(ENODEV)?;
@@ -696,7 +696,7 @@ fn lists() -> Result {
     let inner = map(&many.vec(4095, 298 * 4096 + 2))?;
 
     check(inner.can_register(300, page) && !inner.can_register(299, page))?;
-    // Of smaller pages it takes more, but not two for each of ours at the ends.
+    // A region of half pages needs more of them, but not two for a kernel page that the list uses in part.
     check(all.can_register(600, half) && !all.can_register(599, half))?;
     check(inner.can_register(598, half) && !inner.can_register(597, half))?;
     // Fewer bytes than that, or none.
@@ -736,7 +736,7 @@ fn lists() -> Result {
     check(map(&one.vec(100, 3997)).err() == Some(EINVAL))?;
     check(map(&many.vec(299 * 4096 + 1, 4095))?.nr_mapped() == 1)?;
 
-    // Gaps, but for those at the ends; and a fragment of nothing, which is none.
+    // A list may begin and end inside a page, but one region covers no other gap. An empty fragment is not a gap.
     let mut odd = TestPages::new(5)?;
 
     odd.0[0].bv_offset = 96;
@@ -752,19 +752,19 @@ fn lists() -> Result {
     check(!gap.can_register(u32::MAX, page) && !gap.can_register(u32::MAX, half))
 }
 
-/// Which pages regions have, of those that a device says it has.
+/// Checks which page size regions have, of the sizes that a device reports.
 fn sizes_of_pages() -> Result {
     let len = |cap, ours| RegionPage::choose(cap, ours).map(RegionPage::len);
-    // As irdma, rxe and siw say it; here, and where our pages are of 64 KiB.
+    // The sizes that irdma, rxe and siw report, with kernel pages of 4 KiB and of 64 KiB.
     let (irdma, rxe, siw) = (0x4020_1000, 0xffff_f000, 0x1_0000);
 
     check(len(irdma, 12) == Some(0x1000) && len(irdma, 16) == Some(0x1000))?;
     check(len(rxe, 12) == Some(0x1000) && len(rxe, 16) == Some(0x1_0000))?;
     check(len(siw, 16) == Some(0x1_0000) && len(u64::MAX, 14) == Some(0x4000))?;
-    // Who does not say.
+    // A device that reports no sizes, and devices with small pages.
     check(len(0, 12) == Some(0x1000) && len(0, 16) == Some(0x1_0000))?;
     check(len(0x800, 12) == Some(0x800) && len(0x20_0800, 12) == Some(0x800))?;
-    // Only larger ones, and what is no page.
+    // Only sizes above the kernel's page size, and a size below the least one.
     check(len(0x4020_0000, 12).is_none() && len(siw, 12).is_none() && len(0x100, 12).is_none())?;
 
     let most = |cap, ours, nob| RegionPage::choose(cap, ours).map(|page| page.max_pages_for(nob));
@@ -772,10 +772,10 @@ fn sizes_of_pages() -> Result {
     check(most(rxe, 16, 1 << 20) == Some(17) && most(0x200, 12, 1 << 20) == Some(2049))
 }
 
-/// Who says that he has memory of a GPU, and answers whatever he is told to. He never gives an address.
+/// Owner of memory of a GPU that returns the answer set by a test. It never gives a DMA address.
 struct FakeGpu {
     answer: Atomic<i32>,
-    /// Every other page is not his.
+    /// If not 0, every other page is not memory of the owner.
     mixed: Atomic<i32>,
     asked: Atomic<i32>,
     maps: Atomic<i32>,
@@ -821,7 +821,8 @@ unsafe impl GpuMemOps for FakeGpu {
     }
 }
 
-/// What is not mapped is not unmapped; what is mapped wrongly is unmapped at once, and not used.
+/// Checks that memory that the owner has not mapped is not unmapped, and that memory that it has mapped wrongly is
+/// unmapped at once and not used.
 fn distrusts_a_gpu() -> Result {
     let (_acceptor, listener) = listen(PORT + 14, None)?;
     let device = listener.device().ok_or(ENODEV)?;
@@ -831,14 +832,14 @@ fn distrusts_a_gpu() -> Result {
         unsafe { PageVec::from_raw(many.0.as_ptr(), 5, offset, nob, MemKind::Gpu(&GPU)) }
     };
     let cases = [
-        // Nobody's, and what has no memory or no wish.
+        // Memory without an owner, and an owner that fails to map its memory.
         (0, false, ENXIO, 0),
         (-5, false, EFAULT, 0),
-        // Elements without lengths, and more of them than there are.
+        // Elements without lengths, and more elements than the list has.
         (3, false, EFAULT, 1),
         (6, false, EFAULT, 1),
         (i32::MAX, false, EFAULT, 1),
-        // That some are not his is told even if he says something else.
+        // Pages that only partly belong to the owner give `EXDEV`, even if its answer means another error.
         (0, true, EXDEV, 0),
         (-5, true, EXDEV, 0),
     ];
@@ -854,21 +855,21 @@ fn distrusts_a_gpu() -> Result {
         check(GPU.maps.load(Relaxed) == before.0 + 1)?;
         check(GPU.unmaps.load(Relaxed) == before.1 + unmapped)?;
     }
-    // Only pages that are used are looked at.
+    // The owner is asked only about pages that are used.
     let asked = GPU.asked.load(Relaxed);
 
     check(
         map_pages(device.clone(), &pages(8192, 4096), Direction::ToDevice).err() == Some(EFAULT),
     )?;
     check(GPU.asked.load(Relaxed) == asked + 1)?;
-    // The CPU stays away from it.
+    // The CPU does not access memory of a GPU.
     let mut bytes = [0u8; 8];
 
     check(pages(0, 8).copy_to_slice(0, &mut bytes).err() == Some(EOPNOTSUPP))?;
     check(pages(0, 8).copy_from_slice(0, &bytes).err() == Some(EOPNOTSUPP))
 }
 
-/// What the other side has not written into a bounce buffer is zero, not what was in our memory.
+/// Checks that the part of a bounce buffer that the peer has not written is zero, and not old content of the memory.
 fn unwritten_bounce() -> Result {
     const NOB: usize = 3 * 4096;
     let (left, right) = connect(PORT + 7)?;
@@ -892,7 +893,7 @@ fn unwritten_bounce() -> Result {
     check(seen.iter().all(|b| *b == 0))
 }
 
-/// A QP that is dropped while everything is posted waits for its completions.
+/// Checks that a QP that is dropped with posted work requests waits for their completions.
 fn drop_without_drain() -> Result {
     let (mut left, right) = connect(PORT + 4)?;
     let (left_side, right_side) = (left.side.clone(), right.side.clone());
@@ -913,7 +914,7 @@ fn drop_without_drain() -> Result {
     Ok(())
 }
 
-/// A request that nobody takes is refused, with what the handler says.
+/// Checks that a request that the handler does not take is rejected, with the handler's private data.
 fn refuse() -> Result {
     let left = Side::new()?;
     let (_acceptor, _listener) = listen(PORT + 5, None)?;
@@ -930,8 +931,8 @@ fn refuse() -> Result {
     end.close()
 }
 
-/// A send queue takes as many work requests as it has slots, and what the
-/// provider does not take comes back.
+/// Checks that a send queue takes no more work requests than it has slots, and that slots of work
+/// requests that the provider refuses become free again.
 fn refused_post() -> Result {
     let side = Side::new()?;
     let id = CmId::create(NetNs::init()?, side.clone())?;
@@ -958,12 +959,12 @@ fn refused_post() -> Result {
         Err((PushError::Closed, _))
     ))?;
     check(side.seen.lock().sends.is_empty())?;
-    // It was never connected, so there is nothing to disconnect, but to drain.
+    // The QP was never connected, so it has to be drained, but not disconnected.
     end.close()
 }
 
-/// What became of work requests that never completed nobody knows, of those in front of the last neither: that one of
-/// them has invalidated a key must not be believed.
+/// Checks that work requests that never completed count as flushed, even those in front of the last one: their outcome
+/// is unknown, so the driver must not assume that one of them has invalidated a key.
 fn undrained() -> Result {
     const FIRST: u32 = 100;
 
@@ -983,7 +984,7 @@ fn undrained() -> Result {
         .push_reg(&right.qp, 1, mr, true)
         .map_err(|_| ENOSPC)?;
     right.post()?;
-    // The other side has no buffer for one more.
+    // The peer has no buffer for one more message.
     for i in 0..u32::from(RX_BUFS) {
         right.send(10 + i, 1, 100, true)?;
         right.post()?;
@@ -1012,8 +1013,8 @@ fn undrained() -> Result {
     left.close()
 }
 
-/// A registration takes two slots on rxe. The queue has last looked when there was one, and there
-/// are more.
+/// Checks that a registration, which takes two slots on rxe, is pushed when the send queue has
+/// counted one slot left, and more slots are free.
 fn registration_at_the_last_slot() -> Result {
     let (left, mut right) = connect(PORT + 9)?;
     let sink = TestPages::new(1)?;
@@ -1023,7 +1024,7 @@ fn registration_at_the_last_slot() -> Result {
     let mut ended = 0;
 
     check(regs == 2)?;
-    // Nobody looks before there is none.
+    // The send queue does not count its free slots again before it has too few.
     while right.sq.slots() > 1 {
         let mr = right.qp.take_mr()?;
         let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
@@ -1078,7 +1079,7 @@ fn watch_device() -> Result {
     Ok(())
 }
 
-/// An id that is dropped inside its own handler, by its last owner.
+/// Checks that the last owner of an id can drop it inside the handler of the id.
 fn drop_in_handler() -> Result {
     let side = Side::with(true)?;
     let id = CmId::create(NetNs::init()?, side.clone())?;
@@ -1094,7 +1095,7 @@ fn drop_in_handler() -> Result {
     check(Arc::into_unique_or_drop(side).is_some())
 }
 
-/// A buffer is for the device that it is mapped for.
+/// Checks that a queue takes only buffers that are mapped for its device.
 fn foreign_buffer() -> Result {
     let (mut left, mut right) = connect(PORT + 10)?;
 
@@ -1126,8 +1127,8 @@ fn foreign_buffer() -> Result {
     right.close()
 }
 
-/// Buffers of one piece know nothing of each other: each is zeroed, and lives as long as it is kept, wherever the
-/// others and the supply are. More than were wanted are to be had, and fewer need not be taken.
+/// Checks that buffers of one allocation are independent: each is zeroed, and lives until its owner drops it, even if
+/// the other buffers and the allocator are gone. A caller may make more or fewer buffers than were prepared.
 fn buffers_in_pieces() -> Result {
     const WANTED: u8 = 21;
 
@@ -1145,7 +1146,7 @@ fn buffers_in_pieces() -> Result {
         bufs.push(buf, GFP_KERNEL)?;
     }
     drop(supply);
-    // Every third one goes, and new ones take its memory, or not.
+    // Every third buffer is freed, and new buffers may use its memory.
     for (i, buf) in core::mem::take(&mut bufs).into_iter().enumerate() {
         if i % 3 != 0 {
             bufs.push(buf, GFP_KERNEL)?;
@@ -1160,7 +1161,7 @@ fn buffers_in_pieces() -> Result {
         check(buf.as_slice().iter().all(|byte| *byte == 0))?;
         others.push(buf, GFP_KERNEL)?;
     }
-    // One is left in it.
+    // The allocator has one buffer left.
     drop(supply);
     let kept = others.pop().ok_or(EINVAL)?.detach();
 
@@ -1174,7 +1175,7 @@ fn buffers_in_pieces() -> Result {
     right.close()
 }
 
-/// Regions are made when they are wanted, and one more only if none is free.
+/// Checks that a queue pair allocates a region only when it needs one and none of its own is free.
 fn regions_when_wanted() -> Result {
     let (left, right) = connect(PORT + 11)?;
 
@@ -1192,8 +1193,8 @@ fn regions_when_wanted() -> Result {
     right.close()
 }
 
-/// What lies idle with one queue pair goes to another one that needs it, if there may be no more: it works there,
-/// with another key. What is in use stays.
+/// Checks that a queue pair that needs a region takes an idle one of another queue pair if no more may be allocated.
+/// The region works there, with another key. Regions in use stay.
 fn regions_move() -> Result {
     const NOB: usize = 5000;
 
@@ -1212,7 +1213,7 @@ fn regions_move() -> Result {
     let cover = || map_pages(pd.device().clone(), &to, Direction::FromDevice);
     let regs = usize::from(one.qp.wrs_per_reg());
 
-    // Both are in use, and one of them has had its key used.
+    // Both regions are in use. The key of one of them is used and invalidated.
     let used = one.qp.take_mr()?;
     let kept = one.qp.take_mr()?;
     check(two.qp.take_mr().err() == Some(ENOBUFS))?;
@@ -1227,14 +1228,14 @@ fn regions_move() -> Result {
     one.side.wait(|seen| seen.sends.len() == regs + 1)?;
     check(one.qp.regions() == 2 && two.qp.regions() == 0)?;
 
-    // That one lies idle now.
+    // That region is idle now.
     let moved = two.qp.take_mr()?;
     check(one.qp.regions() == 1 && two.qp.regions() == 1)?;
     check(two.qp.take_mr().err() == Some(ENOBUFS))?;
     let view = regions.view();
     check(view.allocated == 2 && view.limit == 2 && view.moved == 1)?;
 
-    // The other side writes to it.
+    // The peer writes to the region.
     fill(&from)?;
     let moved = two.qp.map_mr(moved, cover()?).map_err(|(_, e)| e)?;
     let (remote, rkey) = (moved.iova(), moved.rkey());
@@ -1270,14 +1271,14 @@ fn regions_move() -> Result {
     two.side.wait(|seen| seen.sends.len() == regs + 1)?;
     check(has_pattern(&to, NOB)?)?;
 
-    // It goes back, and to a place that was there before.
+    // The region goes back, to a place in the pool that was there before.
     one.qp.put_mr(kept);
     let again = (one.qp.take_mr()?, one.qp.take_mr()?);
     check(one.qp.regions() == 2 && two.qp.regions() == 0 && regions.view().moved == 2)?;
     one.qp.put_mr(again.0);
     one.qp.put_mr(again.1);
 
-    // Who ends leaves room.
+    // A queue pair that ends leaves room for regions of another.
     one.close()?;
     check(regions.view().allocated == 0)?;
     let new = (two.qp.take_mr()?, two.qp.take_mr()?);
@@ -1290,8 +1291,8 @@ fn regions_move() -> Result {
     two_peer.close()
 }
 
-/// The path MTU is set as it was asked for, be it more than the path said. (That it stays at what the port
-/// can do is not seen here: these ports can do all.)
+/// Checks that the path MTU is set to the requested value, even if it is larger than the one of the path. (This test
+/// cannot show the limit of the port, because these ports support every path MTU.)
 fn path_mtu() -> Result {
     let side = Side::new()?;
     let id = CmId::create(NetNs::init()?, side.clone())?;
@@ -1308,7 +1309,7 @@ fn path_mtu() -> Result {
     check(id.set_path_mtu(1000).is_err() && mtu() == Some(2048))
 }
 
-/// An address is resolved once at a time.
+/// Checks that an id rejects a second resolution while it resolves an address.
 fn resolve_twice() -> Result {
     let side = Side::new()?;
     let id = CmId::create(NetNs::init()?, side.clone())?;
@@ -1349,7 +1350,7 @@ fn no_device_before_the_address() -> Result {
     check(device.is_some())
 }
 
-/// A queue pair wants an id that is bound to the device of its protection domain.
+/// Checks that a queue pair is created only for an id that is bound to the device of its protection domain.
 fn unbound_id() -> Result {
     let (_acceptor, listener) = listen(PORT + 12, None)?;
     let pd = Pd::alloc(listener.device().ok_or(ENODEV)?)?;
@@ -1365,7 +1366,7 @@ fn unbound_id() -> Result {
     check(Qp::create(&id, on, 0, &CONFIG, side).err() == Some(ENODEV))
 }
 
-/// Too many users are not counted any more, and there is no last one.
+/// Checks that a count of too many users saturates, so that no user is ever the last one.
 fn users_saturate() -> Result {
     let users = Refcount::new(1);
 
@@ -1385,7 +1386,7 @@ fn users_saturate() -> Result {
     check(users.try_get())
 }
 
-/// C looks for the highest bit; the rows are read by what `policy::latency` knows of it.
+/// Checks that C counts a number by its highest bit, as `policy::latency` reads the rows.
 fn histograms() -> Result {
     let rows = PercpuHistogram::<2>::new()?;
     for n in [0, 1, 511, 512, 1023, 1024, 1 << 40, u64::MAX] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * ro2ib_cq_quiesce() with completion queues of a device that is none: what is in
- * them is made up here, as is whether others keep them busy.
+ * ro2ib_cq_quiesce() with completion queues of a fake device: the tests make up
+ * their content, and whether other queue pairs keep them busy.
  */
 #include <kunit/test.h>
 #include <linux/completion.h>
@@ -20,11 +20,11 @@ struct fake {
 	struct ib_device *dev;
 	struct ib_cq cq;
 	struct ib_cqe cqe;
-	/* Completions that are in it, and those that were handled. */
+	/* Completions in the queue, and completions that were handled. */
 	int left, handled;
-	/* Those that were handled where a handler might have slept. */
+	/* Completions that were handled where a handler might have slept. */
 	int sleepy;
-	/* Others keep it busy. */
+	/* Other queue pairs keep the queue busy. */
 	bool busy;
 	/* Rounds of the softirq. */
 	int rounds;
@@ -94,7 +94,7 @@ static bool runs(struct fake *f)
 	return READ_ONCE(f->rounds) != before;
 }
 
-/* No interrupt comes for what a device has left in a queue. */
+/* No interrupt comes for completions that a device has left in a queue. */
 static void handles_what_is_left(struct kunit *test)
 {
 	struct fake *f = fake(test, CQE);
@@ -106,7 +106,7 @@ static void handles_what_is_left(struct kunit *test)
 	irq_poll_disable(&f->cq.iop);
 }
 
-/* What others add meanwhile is not waited for. */
+/* Does not wait for completions that other queue pairs add meanwhile. */
 static void handles_no_more_than_it_holds(struct kunit *test)
 {
 	struct fake *f = fake(test, INT_MAX);
@@ -116,7 +116,10 @@ static void handles_no_more_than_it_holds(struct kunit *test)
 	irq_poll_disable(&f->cq.iop);
 }
 
-/* It does not wait until they pause, and they go on afterwards. */
+/*
+ * Does not wait until the other queue pairs pause. The rounds of the softirq go
+ * on afterwards.
+ */
 static void settles_a_busy_queue(struct kunit *test)
 {
 	struct fake *f = fake(test, CQE);
