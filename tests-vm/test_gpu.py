@@ -126,7 +126,7 @@ def test_gpu_data_inside_a_message(nodes, gpus):
     a, b = nodes
     r = a.try_traffic(b, op="put-ack", size=INLINE, tmem="gpu", count=4, conc=4, timeout=4)
     assert r["errors"] == 4 and not r["stuck"] and not r["peer_puts"], r
-    assert f"inside of a message, and cannot be copied there; transfer 4 KiB or more ({EOPNOTSUPP})" in b.log()
+    assert f"inside a message and cannot be copied to the GPU; transfer 4 KiB or more ({EOPNOTSUPP})" in b.log()
     assert gpus[1].counts() == {"GpuMapped": 0, "GpuRefused": 4}
     a.traffic(b, op="put-ack", size=INLINE + 1, tmem="gpu", count=4)
     # The sender of a GET knows its sink.
@@ -140,7 +140,7 @@ def test_mixed_pages(nodes, gpus):
         for here, there in (("mixed", "host"), ("host", "mixed"), ("mixed", "gpu")):
             where = {"size": 65536, "shape": shape, "tshape": shape, "mem": here, "tmem": there}
             for op in ("put", "get"):
-                refused(a, b, "only some of its pages are a GPU's", EXDEV, op=op, **where)
+                refused(a, b, "only some of its pages are GPU memory", EXDEV, op=op, **where)
     # This message does not use the page of the host.
     a.traffic(b, op="put-ack", size=8192, sink=4096, tshape="aligned", count=4)
     assert sum(g.stats()["mixed"] for g in gpus) > 0

@@ -100,7 +100,7 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
     took = time.monotonic() - began
     # The driver waits three seconds for a pause, and one for the queued messages. Shutdown takes the rest.
     assert took < 15 * slow(), f"{took:.1f} s"
-    assert a.log().count("is being deleted, and messages still come in") == 1
+    assert a.log().count("is being deleted and messages still arrive") == 1
     run.job.kill()
     run.job.wait()
     a.set(slow_ms=0)

@@ -6,7 +6,6 @@
 //! it has completed, (b) the answer it asked for has arrived or can no longer arrive, (c) no remote key covers its
 //! memory, and (d) no device reads its memory. A device may still read it if a work request that reads it was flushed,
 //! because a provider may report the flush before its device knows.
-//! flushed, which a provider may say before its device knows.
 //!
 //! ```text
 //!            enqueue          posting                  last WR
