@@ -30,7 +30,7 @@ def conns(node, nid=None, peer=None):
 
 def past(node, nid=None):
     """Returns the sums of an NI's closed connections."""
-    return next(_lines(node, nid, "past"))
+    return next(_lines(node, nid, "closed_conns"))
 
 
 def conn(node, nid=None, peer=None):
