@@ -39,6 +39,7 @@ def test_a_missing_sync_is_noticed(boot_pair, skip):
     a, b = (Node(g) for g in boot_pair(hardware=True, dma="", append="swiotlb=force"))
     up(a, b)
     a.traffic(b, op="mix", size=1000, count=20, conc=4)
+    assert int(b.guest.check(f"cat {PARAMETERS}/violations")) == 0
     b.guest.check(f"echo '{skip}' >{PARAMETERS}/skip")
     r = a.try_traffic(b, op="mix", size=1000, count=20, conc=4, timeout=10)
     broken = int(b.guest.check(f"cat {PARAMETERS}/violations"))
