@@ -86,7 +86,7 @@ def test_ro2ibtop_is_a_package_of_its_own(packages):
     }
     # The packages can be installed together.
     assert not files["ro2ibtop"] & files["ro2iblnd-dkms"]
-    assert {"usr/bin/ro2ibtop", "usr/share/man/man1/ro2ibtop.1.gz", "usr/share/doc/ro2ibtop/schema.json"} <= files[
+    assert {"usr/bin/ro2ibtop", "usr/share/man/man1/ro2ibtop.1.gz"} <= files[
         "ro2ibtop"
     ]
     assert "usr/share/man/man4/ro2iblnd.4.gz" in files["ro2iblnd-dkms"]
