@@ -10,6 +10,7 @@
 #include <linux/mm.h>
 #include <linux/printk.h>
 #include <linux/sched.h>
+#include <linux/string.h>
 #include <linux/timekeeping.h>
 #include <linux/timer.h>
 
@@ -18,6 +19,15 @@
 #endif
 
 #include "helpers.h"
+
+#ifndef RO2IB_HAVE_BCMP
+/* LLVM compares memory by it. The module does not export it. */
+int bcmp(const void *a, const void *b, size_t len);
+int bcmp(const void *a, const void *b, size_t len)
+{
+	return memcmp(a, b, len);
+}
+#endif
 
 void *ro2ibk_kmalloc(size_t size, u32 flags)
 {
