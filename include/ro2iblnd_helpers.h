@@ -238,6 +238,7 @@ struct ro2ib_conn_param {
 	u8 private_data_len;
 	u8 retry_count;
 	u8 rnr_retry_count;
+	u8 min_rnr_timer;
 };
 
 typedef int (*ro2ib_cm_handler)(struct rdma_cm_id *, struct rdma_cm_event *);

@@ -355,6 +355,7 @@ const PARAM: ConnParam<'static> = ConnParam {
     private_data: &[42; 56],
     retry_count: 5,
     rnr_retry_count: 6,
+    min_rnr_timer: 18,
 };
 
 /// Connects the left link to the right one.

@@ -419,6 +419,9 @@ static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)
 		.flow_control = 1,
 		.retry_count = p->retry_count,
 		.rnr_retry_count = p->rnr_retry_count,
+#ifdef RO2IB_HAVE_CONN_PARAM_MIN_RNR_TIMER
+		.min_rnr_timer = p->min_rnr_timer,
+#endif
 	};
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct ConnParam<'a> {
     pub(crate) retry_count: u8,
     /// Retries when the other side has no receive buffer; 7 is for ever.
     pub(crate) rnr_retry_count: u8,
+    /// As in `CmId::set_min_rnr_timer()`, which `rdma_accept()` of OFED overrides with this. Not used by the kernel's.
+    pub(crate) min_rnr_timer: u8,
 }
 
 /// Whether a message of the CM would reach the other side, as far as this node knows.
@@ -53,6 +55,7 @@ impl ConnParam<'_> {
             private_data_len: u8::try_from(self.private_data.len())?,
             retry_count: self.retry_count.min(7),
             rnr_retry_count: self.rnr_retry_count.min(7),
+            min_rnr_timer: self.min_rnr_timer.min(31),
         })
     }
 }

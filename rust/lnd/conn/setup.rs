@@ -197,6 +197,7 @@ impl Conn {
                 private_data: &msg,
                 retry_count: settings.retry_count(),
                 rnr_retry_count: settings.rnr_retry_count(),
+                min_rnr_timer: MIN_RNR_TIMER,
             };
             let port_mtu = self.hca()?.mtu();
             let path_mtu = if self.active {

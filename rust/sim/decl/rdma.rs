@@ -339,6 +339,7 @@ pub struct ro2ib_conn_param {
     pub private_data_len: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
+    pub min_rnr_timer: u8,
 }
 
 pub type ro2ib_cm_handler =
