@@ -33,14 +33,16 @@ RUSTFMT ?= rustfmt
 OUT ?= $(O)
 MAKEOVERRIDES := $(filter-out O=%,$(MAKEOVERRIDES))
 unexport O
+# OFED's exports replace those of the kernel's RDMA core.
+extra-symbols = $(wildcard $(patsubst %,%/Module.symvers,$(abspath $(LUSTRE) $(OFED))))
 kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 	$(if $(LLVM),LLVM=$(LLVM)) $(if $(RUSTC),RUSTC=$(RUSTC)) \
 	$(if $(BINDGEN),BINDGEN=$(BINDGEN)) \
 	$(if $(CLIPPY_DRIVER),CLIPPY_DRIVER=$(CLIPPY_DRIVER)) \
 	$(if $(LIBCLANG_PATH),LIBCLANG_PATH=$(LIBCLANG_PATH)) \
 	$(if $(NAME),NAME=$(NAME)) \
-	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE)) \
-		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
+	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE))) $(if $(OFED),OFED=$(abspath $(OFED))) \
+	$(if $(extra-symbols),KBUILD_EXTRA_SYMBOLS="$(extra-symbols)") \
 	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
 	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) \
 	$(if $(NO_TIMES),NO_TIMES=$(NO_TIMES)) $(if $(NO_DK),NO_DK=$(NO_DK)) \
@@ -165,6 +167,11 @@ bench: modules
 deb rpm:
 	@scripts/package $@
 
+# Packages with the module, built for the kernel of KDIR= and the LNet of LUSTRE=; OFED=, SIGN=: scripts/package.
+kmod kmod-deb:
+	@KDIR="$(KDIR)" LUSTRE="$(LUSTRE)" OFED="$(OFED)" SIGN="$(SIGN)" \
+		scripts/package $(if $(filter kmod,$@),kmod-rpm,$@)
+
 # With LUSTRE=path, a tree built for the stock kernel; otherwise with lnet_lite.
 test-packages:
 	@scripts/test-packages $(if $(LUSTRE),$(abspath $(LUSTRE)))
@@ -212,8 +219,8 @@ install:
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
 	# Programs that ro2iblnd-switch and ro2ib-report call.
-	for file in preflight lnet-find kernel-crate rust-flags module-symbols; do install -D -m 755 scripts/$$file \
-		$(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
+	for file in preflight lnet-find ofed-find kernel-crate rust-flags module-symbols; do \
+		install -D -m 755 scripts/$$file $(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
 	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
 	if [ -e .ro2ibtop/release/ro2ibtop ]; then \
 		install -D -m 755 .ro2ibtop/release/ro2ibtop $(DESTDIR)/usr/bin/ro2ibtop; fi
@@ -253,6 +260,7 @@ help:
 	@echo 'no-times   a driver that notes nothing in histograms, in .notimes: to bench beside'
 	@echo 'no-dk      one that has no lines for LNet'\''s debug log, in .nodk: the same'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
+	@echo 'kmod, kmod-deb  packages with the module built for KDIR= and LUSTRE= (and OFED=), in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
 	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
 	@echo 'sim-long   the same until it is stopped, or for HOURS= or SEEDS=; goes on where it was'
@@ -266,6 +274,7 @@ help:
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
 	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
+	@echo 'OFED=path      headers of MLNX_OFED or DOCA-OFED, if scripts/ofed-find does not find them'
 	@echo 'OUT=path       output directory (O=path is the same); for kernels from 6.13 on, no others know MO='
 	@echo 'KERNEL_FLAVOR=stock STOCK=6.1, debug, kcsan   which kernel      TESTS=, BENCH=, PEER=   see Documentation/testing.md'
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'

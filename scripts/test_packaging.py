@@ -168,12 +168,12 @@ def test_nothing_is_looked_for_when_nothing_is_built(dkms):
 LUSTRE = "lustre-client-modules"
 
 
-def lustre_in_dkms(dkms, conf):
+def lustre_in_dkms(dkms, conf, name=LUSTRE):
     """Adds Lustre's modules to DKMS's tree; none of them is built yet."""
-    source = dkms.tree / LUSTRE / "2.17.57/source"
+    source = dkms.tree / name / "2.17.57/source"
     source.mkdir(parents=True)
     (source / "dkms.conf").write_text(
-        f'PACKAGE_NAME={LUSTRE}\nPACKAGE_VERSION=2.17.57\nBUILT_MODULE_NAME=lustre\nDEST_MODULE_LOCATION=/updates\n'
+        f'PACKAGE_NAME={name}\nPACKAGE_VERSION=2.17.57\nBUILT_MODULE_NAME=lustre\nDEST_MODULE_LOCATION=/updates\n'
         f'MAKE=false\nAUTOINSTALL=yes\n{conf}\n'
     )
 
@@ -185,6 +185,13 @@ def test_lustre_goes_first_on_a_new_kernel_only(dkms):
         assert (auto, exclusive, depends, said) == ("yes", "", LUSTRE, "")
     (_, exclusive, depends, _), said = dkms.conf("build")
     assert depends == "" and exclusive and "skipped" in said
+
+
+@pytest.mark.parametrize("ofed", ["mlnx-ofed-kernel", "mlnx-ofa_kernel"])
+def test_ofed_goes_first_on_a_new_kernel(dkms, ofed):
+    lustre_in_dkms(dkms, "")
+    lustre_in_dkms(dkms, "", ofed)
+    assert dkms.conf("autoinstall")[0][2] == f"{LUSTRE} {ofed}"
 
 
 # Settings with which DKMS does not build Lustre.

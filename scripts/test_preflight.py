@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 
@@ -22,7 +23,7 @@ CONFIG_CC_VERSION_TEXT="fake-cc (Fake 14.2.0) 14.2.0"
 """
 IN_TREE = f'CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT="{RUSTC_TEXT}"\n'
 LNET_EXPORTS = {"lnet_register_lnd": 0x1111AAAA, "lnet_parse": 0x2222BBBB, "lnet_finalize": 0x3333CCCC}
-KERNEL_EXPORTS = {"ib_post_send": 0x4444DDDD}
+KERNEL_EXPORTS = {"ib_post_send": 0x4444DDDD, "rdma_lock_handler": 0x5555EEEE, "ib_cq_pool_get": 0x66660000}
 DEBIAN = 'ID=debian\nVERSION_ID="13"\n'
 
 
@@ -175,14 +176,18 @@ def test_make_builds_with_what_is_found(system):
     assert done.returncode == 1 and not done.stdout
 
 
-def test_a_kernel_that_is_too_old(system):
-    """Checks the kernel of RHEL 8, which is older than 5.10."""
+def test_an_rdma_core_that_is_too_old(system):
+    """Checks an RDMA core without an interface of 5.10. The number of the kernel does not count: RHEL 8.10 has 4.18."""
     old = "4.18.0-553.el8_10.x86_64"
     system.kdir.parent.rename(system.kdir.parent.parent / old)
-    write(system.kdir.parent.parent / old / "build/include/config/kernel.release", old + "\n")
-    _, _, err = system.run("-n", "-k", old)
-    assert f"preflight: kernel {old} is too old: 5.10 is the oldest that works" in err.splitlines()
-    assert err.splitlines()[-1] == NOTHING
+    kdir = system.kdir.parent.parent / old / "build"
+    write(kdir / "include/config/kernel.release", old + "\n")
+    assert system.run("-n", "-k", old)[0] == 0
+    exports = {name: crc for name, crc in KERNEL_EXPORTS.items() if name != "rdma_lock_handler"}
+    write(kdir / "Module.symvers", symvers(exports, "ib_core"))
+    line, last = system.wrong("-n", "-k", old)
+    assert f"the RDMA core of kernel {old} is too old: it has no rdma_lock_handler; Linux 5.10 and RHEL 8.10" in line
+    assert last == NOTHING
 
 
 def test_headers_that_are_not_configured(system):
@@ -244,8 +249,9 @@ def of_the_distribution(system, os_release):
     with open(PREFLIGHT, encoding="utf-8") as f:
         text = f.read()
     system.preflight = script(system.root / "scripts/preflight", "")
+    write(system.root / "Kbuild", "")
     write(system.root / "scripts/preflight", re.sub("/usr/(local/)?(bin|lib/rust)", f"{system.root}/usr/\\1\\2", text))
-    for name in ("kernel-crate", "rust-flags", "lnet-find", "module-symbols"):
+    for name in ("kernel-crate", "rust-flags", "lnet-find", "ofed-find", "module-symbols"):
         (system.root / "scripts" / name).symlink_to(os.path.join(HERE, name))
     system.env = {}
     return usr
@@ -264,12 +270,6 @@ def test_a_package_that_is_too_old_is_not_the_advice(system, os_release, words):
     assert last == f"preflight: to install: {words} && {CARGO_INSTALL}"
 
 
-@pytest.mark.parametrize(
-    ("os_release", "words"),
-    [(UBUNTU, "apt install rustc"), (FEDORA, "dnf install rust"), (SUSE, "zypper install rust")],
-)
-def test_a_rustc_that_is_too_old_may_not_get_newer(system, os_release, words):
-    usr = of_the_distribution(system, os_release)
 def test_rhel_has_no_bindgen(system):
     """The advice names no package that the repositories may not have."""
     write(system.root / "etc/os-release", 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\n')
@@ -284,6 +284,12 @@ def test_bindgen_of_epel_8_is_new_enough(system):
     assert "0.69.4, too old for the kernel's own crate: 0.71.1" in system.wrong()[0]
 
 
+@pytest.mark.parametrize(
+    ("os_release", "words"),
+    [(UBUNTU, "apt install rustc"), (FEDORA, "dnf install rust"), (SUSE, "zypper install rust")],
+)
+def test_a_rustc_that_is_too_old_may_not_get_newer(system, os_release, words):
+    usr = of_the_distribution(system, os_release)
     script(usr / "rustc", f'case $* in *sysroot*) echo {system.sysroot} ;; *) echo "rustc 1.75.0 (fake)" ;; esac')
     line, last = system.wrong()
     assert "'rustc 1.75.0 (fake)', too old: 1.84" in line
@@ -590,9 +596,89 @@ def test_two_interfaces_in_one_subnet(system, second, ignore, arp_filter, noted)
     assert noted or err == "", err
 
 
-def test_an_rdma_core_of_ofed(system):
-    write(system.root / f"lib/modules/{KERNEL}/updates/dkms/ib_core.ko", "")
-    assert "not the kernel's own" in system.wrong()[0]
+# --- OFED
+
+OFED_EXPORTS = {"ib_post_send": 0x7777AAAA, "rdma_accept": 0x8888BBBB}
+MACHINE = os.uname().machine
+
+
+def ofed(system, where=f"usr/src/ofa_kernel/{MACHINE}/{KERNEL}"):
+    """Installs the RDMA core of an OFED, and its headers. Returns the folder of the headers."""
+    modules = system.root / f"lib/modules/{KERNEL}/extra/mlnx-ofa_kernel"
+    module(modules / "ib_core.ko", exports={"ib_post_send": OFED_EXPORTS["ib_post_send"]}, srcversion="O1")
+    module(modules / "rdma_cm.ko", exports={"rdma_accept": OFED_EXPORTS["rdma_accept"]})
+    headers = system.root / where
+    for name in ("include/rdma/rdma_cm.h", "include/linux/compat-2.6.h", "compat/config.h"):
+        write(headers / name, "/* OFED */\n")
+    write(headers / "Module.symvers", symvers(OFED_EXPORTS, "ib_core"))
+    return headers
+
+
+@pytest.mark.parametrize("where", [f"/{MACHINE}/{KERNEL}", f"-dkms/{MACHINE}/{KERNEL}", "/default"])
+def test_an_rdma_core_of_ofed(system, where):
+    headers = ofed(system, "usr/src/ofa_kernel" + where)
+    status, out, err = system.run()
+    assert status == 0, err
+    assert f"preflight: RDMA core: OFED in {headers}" in out.splitlines()
+    assert f"OFED_DIR={headers}" in system.run("-b", "-e")[1].splitlines()
+
+
+def test_an_ofed_without_headers(system):
+    (ofed(system) / "compat/config.h").unlink()
+    line, last = system.wrong()
+    assert "the RDMA core is not the kernel's own (/lib/modules/" in line and "ib_core.ko)" in line
+    assert "its headers are not in /usr/src/ofa_kernel: install the headers of that OFED" in line
+    assert last == NOTHING
+
+
+def test_headers_of_another_ofed(system):
+    headers = ofed(system)
+    write(headers / "Module.symvers", symvers({**OFED_EXPORTS, "rdma_accept": 0x1}, "rdma_cm"))
+    assert "has the headers of another OFED: CRC of rdma_accept differs" in system.wrong()[0]
+    system.env["OFED"] = str(headers)
+    line = system.wrong()[0]
+    assert f"OFED= names {headers}, the headers of another RDMA core than the installed /lib/modules/" in line
+
+
+def test_ofed_in_the_configuration_file(system):
+    headers = ofed(system, f"opt/ofed-{KERNEL}")
+    assert "its headers are not in /usr/src/ofa_kernel" in system.wrong()[0]
+    write(system.root / "etc/ro2iblnd.conf", "OFED=/opt/ofed-%k\n")
+    assert f"RDMA core: OFED in {headers}" in system.run()[1]
+    write(system.root / "etc/ro2iblnd.conf", "OFED=/missing\n")
+    assert "OFED= in /etc/ro2iblnd.conf names" in system.wrong()[0]
+    write(system.root / "etc/ro2iblnd.conf", "OFED=/etc\n")
+    assert "which has no include/rdma/rdma_cm.h: not the headers of an OFED" in system.wrong()[0]
+
+
+def test_ofed_headers_beside_the_kernels_own_core(system):
+    """Headers of an OFED that is not installed for the kernel do not count. If they are named, that is a fault."""
+    headers = ofed(system)
+    extra = system.root / f"lib/modules/{KERNEL}/extra/mlnx-ofa_kernel"
+    inbox = system.root / f"lib/modules/{KERNEL}/kernel/drivers/infiniband/core/ib_core.ko"
+    for path in extra.iterdir():
+        path.unlink()
+    module(inbox, exports={"ib_post_send": KERNEL_EXPORTS["ib_post_send"]})
+    assert "RDMA core" not in system.run("-b")[1]
+    system.env["OFED"] = str(headers)
+    line = system.wrong("-b")[0]
+    assert f"another RDMA core than the installed /{inbox.relative_to(system.root)}: CRC of ib_post_send" in line
+
+
+def test_a_module_for_the_other_rdma_core(system):
+    """Checks a module that was built with the kernel's headers, although OFED is installed."""
+    ofed(system)
+    assert "CRC of ib_post_send differs: build it again" in system.wrong("-m", system.built())[0]
+    system.built(imports={"lnet_parse": LNET_EXPORTS["lnet_parse"], "ib_post_send": OFED_EXPORTS["ib_post_send"]})
+    assert system.run("-b", "-m", system.root / "ro2iblnd.ko")[0] == 0
+
+
+def test_the_running_core_is_not_the_installed_one(system):
+    ofed(system)
+    write(system.root / "sys/module/ib_core/srcversion", "O1\n")
+    assert system.run()[0] == 0
+    write(system.root / "sys/module/ib_core/srcversion", "O2\n")
+    assert "the running ib_core is another build than /lib/modules/" in system.wrong()[0]
 
 
 # --- LNet
@@ -1038,3 +1124,54 @@ def test_two_faults_are_two_lines(system):
     assert status == 1
     assert err.splitlines()[-1] == "preflight: to install: apt install rust-src bindgen"
     assert len(err.splitlines()) == 3
+
+
+# --- a node that builds nothing
+
+
+@pytest.fixture
+def node(system):
+    """Node with a package of the built module and of the tools: no headers, no compilers, no sources of Lustre."""
+    for name in ("preflight", "kernel-crate", "rust-flags", "lnet-find", "ofed-find", "module-symbols"):
+        path = system.root / "usr/lib/ro2iblnd" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(os.path.join(HERE, name), path)
+    system.preflight = str(system.root / "usr/lib/ro2iblnd/preflight")
+    system.env = {}
+    subprocess.run(["gzip", "-n", system.kdir / "Module.symvers"], check=True)
+    (system.kdir / "Module.symvers.gz").rename(system.root / f"lib/modules/{KERNEL}/symvers.gz")
+    shutil.rmtree(system.kdir)
+    shutil.rmtree(system.lustre)
+    imports = {"lnet_parse": LNET_EXPORTS["lnet_parse"], "ib_post_send": KERNEL_EXPORTS["ib_post_send"]}
+    system.ko = module(system.root / f"lib/modules/{KERNEL}/extra/ro2iblnd/ro2iblnd.ko", imports=imports)
+    depmod(system.root)
+    return system
+
+
+def test_a_node_that_builds_nothing(node):
+    status, out, err = node.run()
+    assert status == 0, err
+    assert out.splitlines()[-1] == "preflight: ok"
+    node.lnet(exports={**LNET_EXPORTS, "lnet_parse": 1})
+    assert "CRC of lnet_parse differs" in node.wrong()[0]
+    node.ko.unlink()
+    depmod(node.root)
+    assert f"no ro2iblnd for kernel {KERNEL}: install the package" in node.wrong()[0]
+
+
+def test_a_link_of_weak_modules(node):
+    """The module of another kernel is right if its symbols are, and only there."""
+    other = "6.12.0-test"
+    imports = {"lnet_parse": LNET_EXPORTS["lnet_parse"], "ib_post_send": KERNEL_EXPORTS["ib_post_send"]}
+    node.ko.unlink()
+    there = node.root / f"lib/modules/{other}/extra/ro2iblnd/ro2iblnd.ko"
+    module(there, imports=imports, vermagic=f"{other} SMP mod_unload modversions ")
+    link = node.root / f"lib/modules/{KERNEL}/weak-updates/ro2iblnd/ro2iblnd.ko"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(there)
+    depmod(node.root)
+    status, out, err = node.run()
+    assert status == 0 and f"is a link to the module for kernel {other}" in out, out + err
+    imports["ib_post_send"] = 1
+    module(there, imports=imports, vermagic=f"{other} SMP mod_unload modversions ")
+    assert "CRC of ib_post_send differs" in node.wrong()[0]

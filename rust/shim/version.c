@@ -26,15 +26,25 @@
 #define RO2IB_LNET "LNet of unknown version"
 #endif
 
+/* The build says whose headers of the RDMA core it took. */
+#ifdef RO2IB_OFED
+#define RO2IB_RDMA_CORE "OFED"
+#define RO2IB_RDMA_CORE_TEXT ", RDMA core: OFED"
+#else
+#define RO2IB_RDMA_CORE "in-tree"
+#define RO2IB_RDMA_CORE_TEXT ""
+#endif
+
 MODULE_VERSION(RO2IBLND_VERSION);
 MODULE_INFO(lnet, RO2IB_LNET);
 MODULE_INFO(kernel_crate, RO2IB_KERNEL_CRATE);
+MODULE_INFO(rdma_core, RO2IB_RDMA_CORE);
 /* LNet asks for the driver of an o2ib network by this name. */
 MODULE_ALIAS("ko2iblnd");
 
 void ro2ib_print_version(void)
 {
-	pr_info("%s, for Linux %s, %s, kernel crate: %s, sources: %s\n",
-		RO2IBLND_VERSION, UTS_RELEASE, RO2IB_LNET, RO2IB_KERNEL_CRATE,
-		ro2ib_sources);
+	pr_info("%s, for Linux %s, %s" RO2IB_RDMA_CORE_TEXT
+		", kernel crate: %s, sources: %s\n", RO2IBLND_VERSION,
+		UTS_RELEASE, RO2IB_LNET, RO2IB_KERNEL_CRATE, ro2ib_sources);
 }
