@@ -50,12 +50,17 @@ def test_device(boot_pair, device):
     balanced(a, b)
     assert (polls(a) > 100) == a.guest.hardware
     run = a.start(b, op="mix", size=20000, count=300, conc=16, timeout=5)
-    closes = 0
-    while run.running():
+    closes = 1
+
+    def close():
         # Alternates between a close that aborts messages (peer del) and one that drains them (conn close).
-        closes += a.ctl(f"{('peer del', 'conn close')[closes % 2]} {b.nid}", ok=False)["rc"] == 0
+        return a.ctl(f"{('peer del', 'conn close')[closes % 2]} {b.nid}", ok=False)["rc"] == 0
+
+    until(close, "the first close")
+    while run.running():
+        closes += close()
     r = run.result()
-    assert closes and r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
+    assert r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
     for node, other in ((a, b), (b, a)):
         run = node.start(other, op="mix", size=65536, count=100_000, conc=16, timeout=5, seconds=round(12 * slow()))
         before = node.stats()["finalized"]
@@ -228,7 +233,7 @@ def test_a_device_that_refuses_work_requests_late(boot_pair):
     # The peer gets a reject, and neither node keeps a message for a path that does not open again.
     for node, other in ((a, b), (b, a)):
         r = node.try_traffic(other, op="put", size=65536, count=4, conc=2, timeout=20)
-        assert r["errors"] == 4 and r["usec"] < 5_000_000, r
+        assert r["errors"] == 4 and r["usec"] < 15_000_000, r
     until(lambda: not conn_lines(b), "no connection")
     assert b.log().count(words) == 1
     assert b.log()[len(before) :].count("could not be built or posted") == 0
