@@ -6,8 +6,9 @@ Several devices of `--device` have that, too.
 """
 
 import pytest
+from faults import close_all
 from flow import balanced
-from nodes import Node, up
+from nodes import Node, until, up
 from test_devices import traffic
 
 PARAMETERS = "/sys/module/ib_dma/parameters"
@@ -29,7 +30,8 @@ def test_traffic(boot_pair, append):
     for node in (a, b):
         assert node.guest.check(f"cat {PARAMETERS}/violations").strip() == "0"
         node.unload()
-    assert not append or [slots(node) for node in (a, b)] == before
+    # Messages of the connection manager may still be under way.
+    until(lambda: not append or [slots(node) for node in (a, b)] == before, "the bounce buffer is as before")
 
 
 @pytest.mark.splats("ib_dma", "Call Trace")
@@ -46,14 +48,52 @@ def test_a_missing_sync_is_noticed(boot_pair, skip):
     assert broken or r["errors"] or r["verify_errors"], r
 
 
-def test_a_small_bounce_buffer(boot_pair):
-    """Transfers for which the bounce buffer has no room wait for those that use it. None fails."""
-    a, b = (Node(g) for g in boot_pair(hardware=True, dma="", append="swiotlb=2048,force"))
+# Rule that ib_dma breaks, and part of the line that reports it.
+BROKEN = {
+    "unmap": "is unmapped, and a work request of queue pair",
+    "key": "is unmapped, and a region of queue pair",
+    "direction": "is not mapped in the direction",
+    "length": "is not mapped in the direction",
+}
+
+
+@pytest.mark.splats("ib_dma", "Call Trace")
+def test_a_broken_rule_is_noticed(boot_pair):
+    """A driver that unmapped memory in use, or mapped it in the wrong direction or too short, would be noticed here."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, dma=""))
     up(a, b)
-    a.traffic(b, op="mix", size=1048576, count=60, conc=16, timeout=60)
+    a.traffic(b, op="mix", size=65536, count=8, conc=2)
+    for fault, words in BROKEN.items():
+        # The next connection maps its message buffers.
+        close_all(a, b)
+        before = int(b.guest.check(f"cat {PARAMETERS}/violations"))
+        assert words not in b.log()
+        b.guest.check(f"echo {fault} >{PARAMETERS}/fault")
+        a.try_traffic(b, op="mix", size=65536, count=4, conc=2, timeout=10)
+        b.guest.check(f"echo none >{PARAMETERS}/fault")
+        assert int(b.guest.check(f"cat {PARAMETERS}/violations")) > before
+        assert words in b.log(), fault
+        close_all(a, b)
+        b.mark_log()
+
+
+def test_a_full_bounce_buffer(boot_pair):
+    """Transfers for which the bounce buffer has no room wait until there is some. None fails."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, dma="", append="swiotlb=force"))
+    up(a, b)
+    # A new connection would need room for its message buffers.
+    a.ping(b)
+    for full in (a, b):
+        full.guest.check(f"echo 1 >{PARAMETERS}/occupied")
+        run = a.start(b, op="mix", size=1048576, count=60, conc=16, timeout=120)
+        until(lambda node=full: "buffer is full" in node.log(), "a transfer that does not fit")
+        assert run.running(), run.result()
+        full.guest.check(f"echo 0 >{PARAMETERS}/occupied")
+        r = run.result()
+        assert r["count"] == 60 and not r["errors"] and not r["verify_errors"] and not r["stuck"], r
     for node in (a, b):
-        assert "buffer is full" in node.log()
         assert "connection closed" not in node.log()
+        assert node.guest.check(f"cat {PARAMETERS}/violations").strip() == "0"
 
 
 @pytest.mark.long

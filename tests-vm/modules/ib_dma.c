@@ -9,10 +9,11 @@
  * soft-RoCE and translates addresses back.
  *
  * It checks rules that an adapter relies on: an element has a DMA address, inline
- * data have a CPU address, posted memory belongs to the device (the driver has
- * synchronised it after the CPU had it), and memory is unmapped after the work
- * requests that use it have ended and after keys for it are invalid. A broken rule
- * is a warning, and is counted in the parameter "violations".
+ * data have a CPU address, posted memory is mapped in the right direction and
+ * belongs to the device (the driver has synchronised it after the CPU had it), and
+ * memory is unmapped as it was mapped, after the work requests that use it have
+ * ended and after keys for it are invalid. A broken rule is a warning, and is
+ * counted in the parameter "violations". The parameter "fault" breaks the rules.
  *
  * Load it before the devices are made. It cannot be unloaded, because a call may
  * always be under way.
@@ -25,6 +26,7 @@
 #include <linux/list.h>
 #include <linux/module.h>
 #include <linux/platform_device.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/xarray.h>
@@ -41,6 +43,15 @@ static char skip[16];
 module_param_string(skip, skip, sizeof(skip), 0644);
 MODULE_PARM_DESC(skip, "calls that do nothing, to test the tests: cpu or device, then the direction (1: to, 2: from the device)");
 
+static char fault[16];
+module_param_string(fault, fault, sizeof(fault), 0644);
+MODULE_PARM_DESC(fault, "rule that is broken for the user, to test the tests: unmap, key, direction or length");
+
+static bool faulty(const char *name)
+{
+	return sysfs_streq(fault, name);
+}
+
 static atomic_t violations;
 
 static int violations_get(char *buffer, const struct kernel_param *kp)
@@ -51,6 +62,31 @@ static int violations_get(char *buffer, const struct kernel_param *kp)
 static const struct kernel_param_ops violations_ops = { .get = violations_get };
 module_param_cb(violations, &violations_ops, NULL, 0444);
 MODULE_PARM_DESC(violations, "rules that the users of the devices broke");
+
+/* A mapping that takes room in the bounce buffer. */
+struct occupant {
+	struct list_head list;
+	dma_addr_t addr;
+	size_t len;
+};
+
+/* Largest and smallest mapping of swiotlb in one piece. */
+#define OCCUPANT_MAX	SZ_256K
+#define OCCUPANT_MIN	SZ_2K
+
+static LIST_HEAD(occupants);
+static void *occupant_buf;
+
+static int occupied_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%d\n", !list_empty(&occupants));
+}
+
+static int occupied_set(const char *val, const struct kernel_param *kp);
+
+static const struct kernel_param_ops occupied_ops = { .set = occupied_set, .get = occupied_get };
+module_param_cb(occupied, &occupied_ops, NULL, 0644);
+MODULE_PARM_DESC(occupied, "whether the module has taken all room in the bounce buffer");
 
 #define violation(...) ({		\
 	atomic_inc(&violations);	\
@@ -64,6 +100,8 @@ struct piece {
 	struct rb_node rb;
 	u64 first, last, last_below;
 	const struct use *use;
+	/* Of a mapping. */
+	enum dma_data_direction dir;
 };
 
 /* A work request that has not ended, or a memory region that has a valid key. */
@@ -91,6 +129,9 @@ static LIST_HEAD(regions);
 /* Memory that regions map, until they have a key. */
 static DEFINE_XARRAY(mapped);
 static struct rb_root_cached used = RB_ROOT_CACHED;
+/* Mappings. Not all are known if there was no memory to note one. */
+static struct rb_root_cached mappings = RB_ROOT_CACHED;
+static bool all_known = true;
 /* Memory that belongs to the CPU since it was synchronised for the CPU. */
 static struct rb_root_cached cpus = RB_ROOT_CACHED;
 
@@ -191,8 +232,41 @@ static void take_from_cpu(u64 first, u64 last)
 	}
 }
 
+/* Under the lock: returns a mapping that has the whole range, NULL if none has. */
+static struct piece *mapping_of(u64 addr, u64 len, enum dma_data_direction dir, bool exact)
+{
+	struct piece *piece;
+	u64 last = addr + len - 1;
+
+	for (piece = pieces_iter_first(&mappings, addr, last); piece;
+	     piece = pieces_iter_next(piece, addr, last))
+		if (piece->first <= addr && piece->last >= last &&
+		    (piece->dir == dir || (piece->dir == DMA_BIDIRECTIONAL && !exact)) &&
+		    (!exact || (piece->first == addr && piece->last == last)))
+			return piece;
+	return NULL;
+}
+
+static void add_mapping(u64 addr, u64 len, enum dma_data_direction dir)
+{
+	struct piece *piece = kzalloc(sizeof(*piece), GFP_ATOMIC);
+	unsigned long flags;
+
+	if (!piece || !len) {
+		all_known = all_known && !len;
+		kfree(piece);
+		return;
+	}
+	piece->first = addr;
+	piece->last = addr + len - 1;
+	piece->dir = dir;
+	spin_lock_irqsave(&lock, flags);
+	pieces_insert(piece, &mappings);
+	spin_unlock_irqrestore(&lock, flags);
+}
+
 /* Checks memory at @addr that is being unmapped. */
-static void check_unused(u64 addr, u64 len)
+static void check_unmap(u64 addr, u64 len, enum dma_data_direction dir)
 {
 	struct piece *piece;
 	unsigned long flags;
@@ -201,6 +275,14 @@ static void check_unused(u64 addr, u64 len)
 	if (!len)
 		return;
 	spin_lock_irqsave(&lock, flags);
+	piece = mapping_of(addr, len, dir, true);
+	if (piece) {
+		pieces_remove(piece, &mappings);
+		kfree(piece);
+	} else if (all_known) {
+		violation("%llx+%llx is unmapped, and was not mapped so (direction %d)\n",
+			  addr, len, dir);
+	}
 	take_from_cpu(addr, addr + len - 1);
 	piece = pieces_iter_first(&used, addr, addr + len - 1);
 	if (piece) {
@@ -241,6 +323,15 @@ static void end_region(const struct ib_qp *qp, const struct ib_mr *mr, u32 rkey)
 			end_use(use);
 }
 
+/* Under the lock: checks memory that the device is going to use. */
+static void check_mapped(const struct ib_qp *qp, u64 first, u64 last,
+			 enum dma_data_direction dir)
+{
+	if (all_known && !mapping_of(first, last - first + 1, dir, false))
+		violation("queue pair %u: %llx+%llx is not mapped in the direction %d\n",
+			  qp->qp_num, first, last - first + 1, dir);
+}
+
 /* Notes what a work request uses, before it is posted. */
 static struct use *post_use(struct ib_qp *qp, const struct ib_sge *list, int n,
 			    const struct ib_cqe *cqe, bool send)
@@ -257,11 +348,14 @@ static struct use *post_use(struct ib_qp *qp, const struct ib_sge *list, int n,
 		if (list[i].length)
 			add_piece(use, list[i].addr, list[i].length);
 	spin_lock_irqsave(&lock, flags);
-	for (i = 0; i < use->n; i++)
-		if (pieces_iter_first(&cpus, use->pieces[i].first,
-				      use->pieces[i].last))
+	for (i = 0; i < use->n; i++) {
+		u64 first = use->pieces[i].first, last = use->pieces[i].last;
+
+		if (pieces_iter_first(&cpus, first, last))
 			violation("queue pair %u: %llx belongs to the CPU\n",
-				  qp->qp_num, use->pieces[i].first);
+				  qp->qp_num, first);
+		check_mapped(qp, first, last, send ? DMA_TO_DEVICE : DMA_FROM_DEVICE);
+	}
 	queues = queues_of(qp);
 	if (queues) {
 		begin_use(use, send ? &queues->sends : &queues->recvs);
@@ -407,20 +501,48 @@ static int check_inline(const struct ib_send_wr *wr)
 	return 0;
 }
 
-static int begin_region(struct ib_qp *qp, struct ib_mr *mr)
+/* Returns what the region uses; NULL: the same pages as before, with another key. */
+static struct use *begin_region(struct ib_qp *qp, const struct ib_reg_wr *wr)
 {
-	struct use *use = xa_erase(&mapped, (uintptr_t)mr);
+	struct use *use = xa_erase(&mapped, (uintptr_t)wr->mr);
+	bool writes = wr->access & (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_LOCAL_WRITE);
 	unsigned long flags;
+	int i;
 
-	/* The same pages again, with another key. */
 	if (!use)
-		return 0;
+		return NULL;
 	use->qp = qp;
 	spin_lock_irqsave(&lock, flags);
-	end_region(NULL, mr, 0);
+	for (i = 0; i < use->n; i++)
+		check_mapped(qp, use->pieces[i].first, use->pieces[i].last,
+			     writes ? DMA_FROM_DEVICE : DMA_TO_DEVICE);
+	end_region(NULL, wr->mr, 0);
 	begin_use(use, &regions);
 	spin_unlock_irqrestore(&lock, flags);
-	return 0;
+	return use;
+}
+
+/* The region has no key, because the work request was not posted. */
+static void undo_region(struct use *use)
+{
+	unsigned long flags;
+	int i;
+
+	spin_lock_irqsave(&lock, flags);
+	list_del_init(&use->list);
+	for (i = 0; i < use->n; i++)
+		pieces_remove(&use->pieces[i], &used);
+	spin_unlock_irqrestore(&lock, flags);
+	kfree(xa_store(&mapped, (uintptr_t)use->mr, use, GFP_ATOMIC));
+}
+
+/* Unmaps the first range of @use, though the device uses it. */
+static void unmap_early(const struct use *use, enum dma_data_direction dir)
+{
+	u64 first = use->pieces[0].first, last = use->pieces[0].last;
+
+	dma_unmap_page_attrs(&dma_device->dev, first, last - first + 1, dir,
+			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
 /*
@@ -438,7 +560,7 @@ static int dma_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		bool inlined = one->send_flags & IB_SEND_INLINE;
 		struct ib_send_wr *next = one->next;
 		struct ib_sge *list = one->sg_list;
-		struct use *use = NULL;
+		struct use *use = NULL, *region = NULL;
 
 		rc = inlined ? check_inline(one) :
 			       translate(qp, list, one->num_sge, sges);
@@ -451,9 +573,11 @@ static int dma_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			if (one->opcode == IB_WR_LOCAL_INV)
 				use->inv_rkey = one->ex.invalidate_rkey;
 			if (one->opcode == IB_WR_REG_MR)
-				rc = begin_region(qp, reg_wr(one)->mr);
-		}
-		if (!rc) {
+				region = begin_region(qp, reg_wr(one));
+			if (use->n && faulty("unmap"))
+				unmap_early(use, DMA_TO_DEVICE);
+			if (region && faulty("key"))
+				unmap_early(region, DMA_FROM_DEVICE);
 			if (!inlined)
 				one->sg_list = sges;
 			one->next = NULL;
@@ -462,6 +586,8 @@ static int dma_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			one->next = next;
 		}
 		if (rc) {
+			if (region)
+				undo_region(region);
 			if (use)
 				unpost_use(use);
 			*bad = wr;
@@ -552,6 +678,56 @@ static int dma_map_mr_sg(struct ib_mr *mr, struct scatterlist *list, int n,
 	return rc;
 }
 
+static void occupy(void)
+{
+	struct device *dev = &dma_device->dev;
+	struct occupant *occupant;
+	size_t len;
+
+	if (!occupant_buf)
+		occupant_buf = alloc_pages_exact(OCCUPANT_MAX, GFP_KERNEL);
+	if (!occupant_buf)
+		return;
+	for (len = OCCUPANT_MAX; len >= OCCUPANT_MIN; len /= 2) {
+		while ((occupant = kzalloc(sizeof(*occupant), GFP_KERNEL))) {
+			occupant->len = len;
+			occupant->addr = dma_map_single_attrs(dev, occupant_buf, len,
+							      DMA_TO_DEVICE, DMA_ATTR_NO_WARN);
+			if (dma_mapping_error(dev, occupant->addr))
+				break;
+			list_add(&occupant->list, &occupants);
+		}
+		kfree(occupant);
+	}
+}
+
+static void vacate(void)
+{
+	struct occupant *occupant, *next;
+
+	list_for_each_entry_safe(occupant, next, &occupants, list) {
+		dma_unmap_single(&dma_device->dev, occupant->addr, occupant->len, DMA_TO_DEVICE);
+		list_del(&occupant->list);
+		kfree(occupant);
+	}
+}
+
+/* Takes or releases all room in the bounce buffer. Parameters are written one at a time. */
+static int occupied_set(const char *val, const struct kernel_param *kp)
+{
+	bool on;
+	int rc = kstrtobool(val, &on);
+
+	if (rc)
+		return rc;
+	if (!dma_device)
+		return -ENODEV;
+	vacate();
+	if (on)
+		occupy();
+	return 0;
+}
+
 /* Runs before ib_register_device(device, name, dma_device). */
 static int register_device(struct kprobe *probe, struct pt_regs *regs)
 {
@@ -580,8 +756,9 @@ static int register_device(struct kprobe *probe, struct pt_regs *regs)
 static int unmap(struct kprobe *probe, struct pt_regs *regs)
 {
 	if (regs_get_kernel_argument(regs, 0) == (uintptr_t)&dma_device->dev)
-		check_unused(regs_get_kernel_argument(regs, 1),
-			     regs_get_kernel_argument(regs, 2));
+		check_unmap(regs_get_kernel_argument(regs, 1),
+			    regs_get_kernel_argument(regs, 2),
+			    regs_get_kernel_argument(regs, 3));
 	return 0;
 }
 
@@ -595,9 +772,86 @@ static int unmap_sg(struct kprobe *probe, struct pt_regs *regs)
 		return 0;
 	for_each_sg((struct scatterlist *)regs_get_kernel_argument(regs, 1), sg,
 		    regs_get_kernel_argument(regs, 2), i)
-		check_unused(sg_dma_address(sg), sg_dma_len(sg));
+		check_unmap(sg_dma_address(sg), sg_dma_len(sg),
+			    regs_get_kernel_argument(regs, 3));
 	return 0;
 }
+
+/* A call that maps memory. */
+struct map_call {
+	struct scatterlist *list;
+	u64 len;
+	enum dma_data_direction dir;
+};
+
+static void set_argument(struct pt_regs *regs, unsigned long value)
+{
+#ifdef CONFIG_X86_64
+	regs->cx = value;
+#else
+	regs->regs[3] = value;
+#endif
+}
+
+/* Runs before dma_map_page_attrs(dev, page, offset, len, dir, ...). */
+static int map_page(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct map_call *call = (void *)instance->data;
+
+	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
+		return 1;
+	if (faulty("length"))
+		set_argument(regs, regs_get_kernel_argument(regs, 3) / 2);
+	call->len = regs_get_kernel_argument(regs, 3);
+	call->dir = regs_get_kernel_argument(regs, 4);
+	return 0;
+}
+
+static int page_mapped(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct map_call *call = (void *)instance->data;
+	dma_addr_t addr = regs_return_value(regs);
+
+	if (!dma_mapping_error(&dma_device->dev, addr))
+		add_mapping(addr, call->len, call->dir);
+	return 0;
+}
+
+/* Runs before dma_map_sg_attrs(dev, list, n, dir, ...). */
+static int map_sg(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct map_call *call = (void *)instance->data;
+
+	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
+		return 1;
+	if (faulty("direction"))
+		set_argument(regs, regs_get_kernel_argument(regs, 3) == DMA_TO_DEVICE ?
+				   DMA_FROM_DEVICE : DMA_TO_DEVICE);
+	call->list = (struct scatterlist *)regs_get_kernel_argument(regs, 1);
+	call->dir = regs_get_kernel_argument(regs, 3);
+	return 0;
+}
+
+static int sg_mapped(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct map_call *call = (void *)instance->data;
+	int i, n = regs_return_value(regs);
+	struct scatterlist *sg;
+
+	for_each_sg(call->list, sg, n, i)
+		add_mapping(sg_dma_address(sg), sg_dma_len(sg), call->dir);
+	return 0;
+}
+
+/* Calls that are under way at a time: in tasks, softirqs and interrupts of all CPUs. */
+#define MAP_CALLS 128
+
+static struct kretprobe map_probes[] = {
+	{ .kp.symbol_name = "dma_map_page_attrs", .entry_handler = map_page,
+	  .handler = page_mapped, .data_size = sizeof(struct map_call), .maxactive = MAP_CALLS },
+	{ .kp.symbol_name = "dma_map_sg_attrs", .entry_handler = map_sg,
+	  .handler = sg_mapped, .data_size = sizeof(struct map_call), .maxactive = MAP_CALLS },
+};
 
 static bool skips(const char *owner, struct pt_regs *regs)
 {
@@ -622,6 +876,14 @@ static int leave(struct pt_regs *regs)
 	return 1;
 }
 
+/* Under the lock: checks memory that is being synchronised. */
+static void check_synced(u64 addr, u64 len, enum dma_data_direction dir)
+{
+	if (all_known && !mapping_of(addr, len, dir, false))
+		violation("%llx+%llx is synchronised, and is not mapped so (direction %d)\n",
+			  addr, len, dir);
+}
+
 /* Runs before dma_sync_single_for_cpu(dev, addr, len, dir). */
 static int for_cpu(struct kprobe *probe, struct pt_regs *regs)
 {
@@ -634,6 +896,7 @@ static int for_cpu(struct kprobe *probe, struct pt_regs *regs)
 	if (skips("cpu", regs))
 		return leave(regs);
 	spin_lock_irqsave(&lock, flags);
+	check_synced(addr, len, regs_get_kernel_argument(regs, 3));
 	take_from_cpu(addr, addr + len - 1);
 	give_to_cpu(addr, addr + len - 1);
 	spin_unlock_irqrestore(&lock, flags);
@@ -652,6 +915,7 @@ static int for_device(struct kprobe *probe, struct pt_regs *regs)
 	if (skips("device", regs))
 		return leave(regs);
 	spin_lock_irqsave(&lock, flags);
+	check_synced(addr, len, regs_get_kernel_argument(regs, 3));
 	take_from_cpu(addr, addr + len - 1);
 	spin_unlock_irqrestore(&lock, flags);
 	return 0;
@@ -694,16 +958,25 @@ static int __init ib_dma_init(void)
 		ranges[0].size = 1ULL << 40;
 		dma_device->dev.dma_range_map = ranges;
 	}
+	for (i = 0; i < ARRAY_SIZE(map_probes); i++) {
+		rc = register_kretprobe(&map_probes[i]);
+		if (rc)
+			goto undo_map_probes;
+	}
 	for (i = 0; i < ARRAY_SIZE(probes); i++) {
 		rc = register_kprobe(&probes[i]);
 		if (rc)
-			goto undo;
+			goto undo_probes;
 	}
 	return 0;
 
-undo:
+undo_probes:
 	while (i--)
 		unregister_kprobe(&probes[i]);
+	i = ARRAY_SIZE(map_probes);
+undo_map_probes:
+	while (i--)
+		unregister_kretprobe(&map_probes[i]);
 	platform_device_unregister(dma_device);
 	return rc;
 }
