@@ -141,15 +141,6 @@ impl SendRequest {
         &self.0.hdr
     }
 
-    /// Returns the number of bytes of a PUT or REPLY; 0 for other types.
-    #[inline]
-    pub(crate) fn payload_nob(&self) -> usize {
-        match self.kind() {
-            Some(MsgKind::Get) => 0,
-            _ => self.0.pages.nob as usize,
-        }
-    }
-
     /// Returns the bytes of a PUT or REPLY, none for other types.
     #[inline]
     pub(crate) fn payload(&self) -> PageVec {

@@ -19,7 +19,8 @@ use super::{
         HEADER_LEN,
         IMMEDIATE_HEAD,
         LNET_HDR_LEN,
-        MAGIC, //
+        MAGIC,
+        MSG_SIZE, //
     }, //
 };
 
@@ -253,20 +254,8 @@ fn done(buf: &[u8], order: Order) -> Option<DoneBody> {
 /// by those on descriptors that the reference driver lacks (H17, H18).
 #[inline(always)]
 pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
-    decode_in(buf, sender_order(buf))
-}
-
-/// Returns the byte order of the sender of a message; that of this host if it is no message.
-#[inline]
-pub fn sender_order(buf: &[u8]) -> Order {
     let magic = Order::Native.u32_at(buf, 0).unwrap_or(MAGIC);
-    order_of(magic, MAGIC).unwrap_or(Order::Native)
-}
-
-/// Decodes like [`decode`], after the caller has determined the [`sender_order`]: nearly all peers have the order of
-/// this host, and code for a constant order reads without swaps.
-#[inline(always)]
-pub fn decode_in(buf: &[u8], order: Order) -> Result<WireMsg<'_>, WireError> {
+    let order = order_of(magic, MAGIC).unwrap_or(Order::Native);
     // A known length, so that no field of the header is out of bounds.
     let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
         return Err(opening(buf, order).err().unwrap_or(WireError::ShortHeader));
@@ -313,6 +302,18 @@ impl ParsedHdr {
     pub fn kind(self) -> MsgType {
         self.kind
     }
+
+    /// Returns whether this is an IMMEDIATE that is long enough for its LNet header.
+    #[inline]
+    pub fn is_immediate(self) -> bool {
+        self.kind == MsgType::Immediate && self.nob() >= IMMEDIATE_HEAD
+    }
+
+    /// Returns the length of the message in bytes.
+    #[inline]
+    pub fn nob(self) -> usize {
+        usize::try_from(self.nob).unwrap_or(usize::MAX)
+    }
 }
 
 impl WireMsg<'_> {
@@ -337,6 +338,45 @@ pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
         .and_then(|nob| buf.get(..nob))
         .ok_or(WireError::Length(facts.nob))?;
     body(facts.kind, msg, facts.order)
+}
+
+/// Returns the credits and the facts of a plain message of the connection `expect` in `buf`, as [`decode`] and
+/// [`check_identity`] would, which have to compare more. Returns `None` for all other messages. `received` bytes of
+/// `buf` are the message. A message is plain if it is in this host's byte order and has no checksum, as most are. The
+/// body is not read yet.
+#[inline(always)]
+pub fn plain_head(
+    buf: &[u8; MSG_SIZE],
+    received: usize,
+    expect: &Identity,
+) -> Option<(u8, ParsedHdr)> {
+    let order = Order::Native;
+    let [kind, credits] = *array_at::<2>(buf, 6)?;
+    let nob = order.u32_at(buf, 8)?;
+    let len = usize::try_from(nob).ok()?;
+    let plain = order.u32_at(buf, 0)? == MAGIC
+        && order.u16_at(buf, 4)? == expect.version.wire()
+        && order.u32_at(buf, 12)? == 0
+        && order.u64_at(buf, 16)? == expect.peer.raw()
+        && order.u64_at(buf, 24)? == expect.peer_stamp
+        && order.u64_at(buf, 32)? == expect.me.raw()
+        && order.u64_at(buf, 40)? == expect.my_stamp
+        && (HEADER_LEN..=received).contains(&len)
+        && !expect.peer.is_any();
+    if !plain {
+        return None;
+    }
+    let kind = MsgType::from_wire(kind)?;
+    Some((credits, ParsedHdr { kind, order, nob }))
+}
+
+/// Returns the payload of an IMMEDIATE with these facts, see [`reparse`]; `None` for other messages.
+#[inline(always)]
+pub fn immediate_payload(buf: &[u8], facts: ParsedHdr) -> Option<&[u8]> {
+    match facts.kind {
+        MsgType::Immediate => buf.get(IMMEDIATE_HEAD..usize::try_from(facts.nob).ok()?),
+        _ => None,
+    }
 }
 
 /// Checks magic and version, which precede all other fields.

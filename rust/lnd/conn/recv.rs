@@ -47,6 +47,7 @@ use crate::{
         encode::BodyOut,
         tx::Op,
         wire::{
+            immediate_payload,
             reparse,
             Body,
             Cookie,
@@ -99,15 +100,13 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
     };
     // The message was decoded before LNet got it.
     let had = rx.msg();
-    let body = had
-        .facts()
-        .and_then(|facts| reparse(had.bytes(), facts).ok());
-    match body {
-        Some(Body::Immediate { payload, .. }) => {
-            let result = recv_immediate(&conn, payload, msg, req);
-            conn.give_back(rx, Repost::ForPeer, true);
-            result
-        }
+    let facts = had.facts();
+    if let Some(payload) = facts.and_then(|facts| immediate_payload(had.bytes(), facts)) {
+        let result = recv_immediate(&conn, payload, msg, req);
+        conn.give_back(rx, Repost::ForPeer, true);
+        return result;
+    }
+    match facts.and_then(|facts| reparse(had.bytes(), facts).ok()) {
         Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, msg, req, rx),
         Some(Body::GetReq { cookie, rd, .. }) => {
             let remote = RdmaTarget::new(&rd);
@@ -282,7 +281,7 @@ impl Conn {
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         let mut answered = self.ready(rx, how);
-        if let Err((what, why)) = self.submit(op, slots, what, None, &mut answered, body) {
+        if let Err((what, why)) = self.submit(op, slots, what, (None, None), &mut answered, body) {
             let mut transfer = what(Timestamp::now());
             if let Some(sink) = transfer.take_sink() {
                 self.drop_sink(sink);
@@ -326,7 +325,7 @@ impl Conn {
             op,
             |_| 1,
             what,
-            None,
+            (None, None),
             &mut answered,
             |_| match op {
                 Op::PutNak => BodyOut::PutNak(done),

@@ -101,6 +101,12 @@ impl Received {
         }
     }
 
+    /// Returns the number of bytes received.
+    #[inline]
+    pub(super) fn nob(&self) -> usize {
+        self.nob
+    }
+
     /// Returns the time of the receive.
     #[inline]
     pub(super) fn at(&self) -> Timestamp {

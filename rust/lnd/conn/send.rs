@@ -122,25 +122,20 @@ fn closed(msg: Message) -> Sent {
 // Separate functions, so that no kind of message saves registers for another kind.
 #[inline(never)]
 fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
-    let payload_len = req.payload_nob();
-    let mut buf = None;
-    // A message without payload needs no buffer yet.
-    if payload_len > 0 {
-        let Some(had) = conn.with(|inner| inner.state.is_up().then(|| inner.wire.take_buf()))
-        else {
-            return closed(msg);
-        };
-        match conn.copied(had, &req.payload()) {
-            Ok(made) => buf = Some(made),
-            Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
-        }
-    }
+    let payload = req.payload();
     let body = BodyOut::Immediate {
         hdr: req.hdr(),
-        payload_len,
+        payload_len: payload.nob(),
     };
     let what = |now| Transfer::message(Owner::Message(msg), now);
-    match conn.submit(Op::Immediate, |_| 1, what, buf, &mut None, |_| body) {
+    match conn.submit(
+        Op::Immediate,
+        |_| 1,
+        what,
+        (None, Some(&payload)),
+        &mut None,
+        |_| body,
+    ) {
         Ok(()) => Ok(()),
         Err((what, why)) => not_submitted(conn, what(Timestamp::now()), req, why),
     }
@@ -206,7 +201,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     };
     let what = |now| Transfer::message(owner, now).offer(total, spare);
     let body = |cookie| BodyOut::PutReq { hdr, cookie };
-    match conn.submit(Op::PutReq, |_| 1, what, buf, &mut None, body) {
+    match conn.submit(Op::PutReq, |_| 1, what, (buf, None), &mut None, body) {
         Ok(()) => Ok(()),
         Err((what, why)) => {
             let mut transfer = what(Timestamp::now());

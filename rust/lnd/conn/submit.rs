@@ -90,7 +90,7 @@ impl Conn {
         buf: Option<TxBuf>,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
-        if let Err((what, why)) = self.submit(op, slots, what, buf, &mut None, body) {
+        if let Err((what, why)) = self.submit(op, slots, what, (buf, None), &mut None, body) {
             let mut transfer = what(Timestamp::now());
             if let Some(sink) = transfer.take_sink() {
                 self.drop_sink(sink);
@@ -106,20 +106,21 @@ impl Conn {
         unsent.finish(Some(cause), false);
     }
 
-    /// Builds the message of a transmit, queues it, and posts the transmits that may be sent. The buffer of the request
-    /// that it answers is posted again in front of it; if there is no memory, that request stays in its place.
+    /// Builds the message of a transmit, queues it, and posts the transmits that may be sent. Copies `payload` into the
+    /// message ([`copy_payload`]). Posts the buffer of the request that it answers again, in front of it. If there is
+    /// no memory, that request stays in its place.
     #[inline(always)]
     pub(super) fn submit<'a, W: FnOnce(Timestamp) -> Transfer>(
         self: &Arc<Self>,
         op: Op,
         slots: impl FnOnce(Limits) -> u16,
         what: W,
-        buf: Option<TxBuf>,
+        (buf, payload): (Option<TxBuf>, Option<&PageVec>),
         answered: &mut Answered,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) -> Result<(), (W, SubmitError)> {
         let mut had = buf;
-        let (mut guard, buf) = loop {
+        let (mut guard, mut buf) = loop {
             let mut guard = self.lock();
             let inner = &mut *guard;
             if !inner.state.is_up() {
@@ -143,6 +144,10 @@ impl Conn {
             }
         };
         let inner = &mut *guard;
+        if let Some(Err(e)) = payload.map(|payload| copy_payload(&mut buf, payload)) {
+            inner.wire.put_buf(buf);
+            return Err((what, SubmitError::Failed(Cause::Local(e.to_errno()))));
+        }
         let now = Timestamp::now();
         if let Some((rx, how)) = answered.take() {
             if let Err(cause) = self.post_again(inner, rx, how, now) {
@@ -195,20 +200,6 @@ impl Conn {
         SubmitError::Failed(Cause::NoResources)
     }
 
-    /// Copies the payload of an IMMEDIATE into a message buffer, behind its head. At most 3976 bytes: a copy is cheaper
-    /// than a mapping, works for any shape of pages, and is covered by the checksum.
-    #[inline(always)]
-    pub(super) fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
-        let mut buf = buf.map_or_else(|| self.make_buf(ReserveUse::Message), Ok)?;
-        let end = IMMEDIATE_HEAD.checked_add(payload.nob()).ok_or(EMSGSIZE)?;
-        let to = buf
-            .as_mut_slice()
-            .get_mut(IMMEDIATE_HEAD..end)
-            .ok_or(EMSGSIZE)?;
-        payload.copy_to_slice(0, to)?;
-        Ok(buf)
-    }
-
     /// Allocates a message buffer, if none is free, or takes one out of the reserve. Process context.
     #[cold]
     #[inline(never)]
@@ -231,6 +222,21 @@ impl Conn {
         self.with(|inner| inner.wire.grow(&mut bigger));
         Ok(())
     }
+}
+
+/// Copies the payload of an IMMEDIATE into a message buffer, behind its head: at most 3976 bytes. A copy is cheaper
+/// than a mapping, works for pages of any shape, and is covered by the checksum. The caller holds the connection lock.
+#[inline(always)]
+fn copy_payload(buf: &mut TxBuf, payload: &PageVec) -> Result {
+    if payload.nob() == 0 {
+        return Ok(());
+    }
+    let end = IMMEDIATE_HEAD.checked_add(payload.nob()).ok_or(EMSGSIZE)?;
+    let to = buf
+        .as_mut_slice()
+        .get_mut(IMMEDIATE_HEAD..end)
+        .ok_or(EMSGSIZE)?;
+    payload.copy_to_slice(0, to)
 }
 
 /// Returns the reserve for a transmit of that kind.

@@ -283,6 +283,50 @@ proptest! {
         swallow(&bytes);
     }
 
+    /// Compares [`plain_head`] and [`reparse`] with [`decode`] and [`check_identity`]. Both accept the same messages,
+    /// except those with a checksum or of the other byte order.
+    #[test]
+    fn plain_messages(
+        order in order(),
+        env in env(),
+        body in owned(),
+        hits in vec((0usize..124, any::<u8>()), 0..3),
+        received in prop_oneof![Just(4096), 0usize..=4096],
+        credits: u8,
+    ) {
+        let sent = body.message(order, &env);
+        let mut buf = [0xaa; 4096];
+        buf[..sent.len()].copy_from_slice(&sent);
+        for (at, v) in hits {
+            buf[at] = v;
+        }
+        buf[7] = credits;
+        let expect = Identity {
+            version: env.version,
+            me: env.dst,
+            my_stamp: env.dst_stamp,
+            peer: env.src,
+            peer_stamp: env.src_stamp,
+        };
+        let general = decode(&buf[..received]).ok().filter(|m| {
+            m.order == Order::Native && m.cksum == 0 && check_identity(&m.env, &expect).is_ok()
+        });
+        let plain = plain_head(&buf, received, &expect)
+            .and_then(|(credits, facts)| Some((credits, facts, reparse(&buf, facts).ok()?)));
+        prop_assert_eq!(
+            plain.map(|(credits, facts, body)| (credits, facts, format!("{body:?}"))),
+            general.map(|m| (m.env.credits, m.facts(), format!("{:?}", m.body)))
+        );
+        if let Some((_, facts, body)) = plain {
+            let payload = match body {
+                Body::Immediate { payload, .. } => Some(payload),
+                _ => None,
+            };
+            prop_assert_eq!(facts.is_immediate(), payload.is_some());
+            prop_assert_eq!(immediate_payload(&buf, facts), payload);
+        }
+    }
+
     #[test]
     fn sealed(env in env(), body in owned(), credits: u8, flip: u16, at: u8) {
         let mut bytes = body.message(Order::Native, &env);

@@ -38,12 +38,11 @@ use crate::{
         wire::{
             check_identity,
             decode,
-            decode_in,
-            sender_order,
+            plain_head,
+            reparse,
             Body,
             Cookie,
             DoneBody,
-            Order,
             ParsedHdr, //
         }, //
     },
@@ -76,62 +75,63 @@ impl<C: QpHandler> Wire<C> {
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
         self.counts.one(Count::RxMsgs);
-        // A message that is too short for this is invalid in any byte order.
-        match rx
-            .msg()
-            .whole()
-            .map_or(Order::Native, |all| sender_order(all))
-        {
-            Order::Native => self.receive_in(Order::Native, rx, inbox),
-            Order::Swapped => self.receive_swapped(rx, inbox),
+        let Some(all) = rx.msg().whole() else {
+            return Err(Cause::LocalFault.into());
+        };
+        match plain_head(all, rx.msg().nob(), &self.identity) {
+            Some((credits, facts)) if facts.is_immediate() => {
+                self.accept(facts, credits)?;
+                self.request(facts, rx, inbox)
+            }
+            Some((credits, facts)) => self.receive_plain(credits, facts, rx, inbox),
+            None => self.receive_other(rx, inbox),
         }
     }
 
-    // Separate function, so that the other one knows its byte order: nearly all peers have this side's.
-    #[cold]
+    // Separate function, so that an IMMEDIATE saves no registers for it.
     #[inline(never)]
-    fn receive_swapped(
+    fn receive_plain(
+        &mut self,
+        credits: u8,
+        facts: ParsedHdr,
+        rx: KBox<Rx<C>>,
+        inbox: &mut RxQueue<C>,
+    ) -> Result<(), CloseReason> {
+        self.receive_body(credits, facts, rx, inbox)
+    }
+
+    /// Processes a message with a checksum, or in the other byte order, or an invalid one.
+    #[inline(never)]
+    fn receive_other(
         &mut self,
         rx: KBox<Rx<C>>,
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
-        self.receive_in(Order::Swapped, rx, inbox)
+        let m = decode(rx.msg().bytes()).map_err(CloseReason::Message)?;
+        check_identity(&m.env, &self.identity).map_err(CloseReason::Stale)?;
+        let (credits, facts) = (m.env.credits, m.facts());
+        self.receive_body(credits, facts, rx, inbox)
     }
 
+    /// Processes the body of a message with a valid header.
     #[inline(always)]
-    fn receive_in(
+    fn receive_body(
         &mut self,
-        order: Order,
+        credits: u8,
+        facts: ParsedHdr,
         rx: KBox<Rx<C>>,
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
         let mut rx = rx;
         let msg = rx.msg_mut();
-        let m = decode_in(msg.bytes(), order).map_err(CloseReason::Message)?;
-        check_identity(&m.env, &self.identity).map_err(CloseReason::Stale)?;
-        dk!(
-            Net,
-            "{}: received {:?} of {} bytes with {} credits",
-            self.identity.peer,
-            { m.body.kind() },
-            { m.nob },
-            { m.env.credits }
-        );
-        self.stats.received(m.body.kind(), m.nob, m.env.credits);
+        let body = reparse(msg.bytes(), facts).map_err(CloseReason::Message)?;
         let at = msg.at();
-        // The credits come first: they count whatever the message says.
-        self.credits
-            .returned(m.env.credits)
-            .map_err(CloseReason::Credits)?;
-        let repost = match m.body {
+        self.accept(facts, credits)?;
+        let repost = match body {
             Body::Noop => Repost::Plain,
-            Body::Immediate { .. } => {
-                let facts = m.facts();
-                return self.request(facts, rx, inbox);
-            }
+            Body::Immediate { .. } => return self.request(facts, rx, inbox),
             Body::PutReq { .. } | Body::GetReq { .. } => {
                 self.credits.answer_owed().map_err(CloseReason::Credits)?;
-                let facts = m.facts();
                 return self.request(facts, rx, inbox);
             }
             Body::PutAck { src, dst, rd } => {
@@ -159,7 +159,7 @@ impl<C: QpHandler> Wire<C> {
             }
             Body::ConnReq(_) | Body::ConnAck(_) => return Err(Cause::Protocol.into()),
         };
-        let urgent = matches!(m.body, Body::Noop);
+        let urgent = matches!(body, Body::Noop);
         self.give_back(msg, repost)?;
         inbox.free(rx);
         if urgent {
@@ -167,6 +167,21 @@ impl<C: QpHandler> Wire<C> {
             self.link.as_mut().ok_or(Cause::Flushed)?.post_recvs()?;
         }
         Ok(())
+    }
+
+    /// Books the credits of a message, before its content: they count whatever the message says.
+    #[inline(always)]
+    fn accept(&mut self, facts: ParsedHdr, credits: u8) -> Result<(), CloseReason> {
+        dk!(
+            Net,
+            "{}: received {:?} of {} bytes with {} credits",
+            self.identity.peer,
+            { facts.kind() },
+            { facts.nob() },
+            { credits }
+        );
+        self.stats.received(facts.kind(), facts.nob(), credits);
+        self.credits.returned(credits).map_err(CloseReason::Credits)
     }
 
     /// Puts a request into `inbox`, if the peer had a credit for it.
