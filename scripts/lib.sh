@@ -161,7 +161,7 @@ kernel_build_dir() {
 }
 
 # Stock kernels, as Debian ships them: see scripts/stock.
-STOCK_SERIES="5.10 6.1 6.12 7.3 6.12-arm64"
+STOCK_SERIES="5.10 6.1 6.1-rt 6.1-cloud 6.12 6.12-rt 6.12-cloud 6.12-ofed 7.3 6.12-arm64"
 STOCK_GIVEN=${STOCK:-}
 
 release_of() { # suite: its number; 99 for a suite that is not known
@@ -205,17 +205,31 @@ arch_of() { # series or suite
 	esac
 }
 
+# Prints what a series has in the names of its packages beside the number: "-rt" or "-cloud". A kernel with PREEMPT_RT
+# and one for virtual machines have their own packages.
+flavour_of() { # series
+	case $1 in *-rt | *-cloud) echo "-${1##*-}" ;; esac
+}
+
+# Passes the names of kernels of a flavour, which may be none.
+of_flavour() { # flavour
+	if [ -n "$1" ]; then cat; else grep -vE -- '-(rt|cloud)-'; fi
+}
+
 # Prints the suites that have a series, the preferred suite for this machine first. A series may name its suite, as in
 # 6.12-trixie, or 6.12-trixie-arm64.
 stock_suites() { # series
 	local series=${1%-arm64}
+	series=${series%-rt}
+	series=${series%-cloud}
+	series=${series%-ofed}
 	case $series in
 	*-*) echo "${series#*-}" ;;
 	5.10) echo bullseye ;;
 	6.1) echo bookworm ;;
 	6.12)
 		# The kernel for arm64 is built in a root file system on Debian 12 in any case.
-		[ "$(own_release)" -ge 13 ] || [ "$series" != "$1" ] || echo bookworm-backports
+		[ "$(own_release)" -ge 13 ] || [ "$(arch_of "$1")" = arm64 ] || echo bookworm-backports
 		echo trixie
 		;;
 	7.3) echo trixie-backports ;;
@@ -229,12 +243,18 @@ built_here() { # suite
 	[ "$(release_of "$1")" -le "$(own_release)" ]
 }
 
+# Prints an identifier of the stand-in for OFED, which is built again when its script changes.
+mock_ofed_id() { sha256sum <"$here/mock-ofed" | cut -c1-8; }
+
 stock_dir() { # series: the unpacked packages of the newest release in the cache
-	local suite found suites arch
+	local suite found suites arch flavour suffix=
 	suites=$(stock_suites "$1")
 	arch=$(arch_of "$1")
+	flavour=$(flavour_of "$1")
+	case $1 in *-ofed) suffix=-ofed-$(mock_ofed_id) ;; esac
 	for suite in $suites; do
-		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*-$arch/stock.env" | sort -V | tail -n 1) || true
+		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*$flavour-$arch$suffix/stock.env" |
+			of_flavour "$flavour" | sort -V | tail -n 1) || true
 		if [ -n "$found" ]; then
 			dirname "$found"
 			return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """The driver on unmodified kernels of Debian: built with their headers, loaded into their images. 6.12 runs every time,
-the others, and arm64, with --long."""
+the others with --long: arm64, kernels with PREEMPT_RT, and 6.12 with a stand-in for MLNX_OFED."""
 
 import contextlib
 import os
@@ -18,7 +18,8 @@ from nodes import PATIENCE, Node, until, up
 
 STOCK = os.path.join(ROOT, "scripts", "stock")
 LONG = pytest.mark.long
-KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3", "6.12-arm64"))]
+OTHERS = ("5.10", "6.1", "6.1-rt", "6.12-rt", "6.12-ofed", "7.3", "6.12-arm64")
+KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in OTHERS)]
 # Sizes of a message that carries its data, and of one whose data goes by RDMA.
 SMALL, LARGE = 1000, 16384
 
@@ -40,21 +41,31 @@ def stock(*words, timeout=1800):
     return done.stdout.splitlines()[-1]
 
 
-@contextlib.contextmanager
-def boot_stock(series, name, **options):
-    """Boots two nodes on a stock kernel, without modules. Their consoles are kept in logs/`name`."""
+def kernel_and_modules(series, name, built_for=None):
+    """Builds the modules. Returns the release of the kernel, and what vm.Guest needs to boot it with them."""
     directory = stock("fetch", series)
-    built = stock("build", series)
+    built = stock("build", built_for or series)
     env = vm.stock_env(os.path.join(directory, "stock.env"))
     workdir = os.path.join(LOGS, name)
     shutil.rmtree(workdir, ignore_errors=True)
     os.makedirs(workdir)
-    with vm.pair(
-        workdir=workdir, files=[os.path.join(built, m) for m in MODULES],
-        kdir=env["KDIR"], image=env["KERNEL_IMAGE"], tree=env["KERNEL_MODULES"],
-        arch=env.get("KERNEL_ARCH"), userland=env.get("KERNEL_USERLAND"), **options,
-    ) as guests:  # fmt: skip
-        assert {g.check("uname -r").strip() for g in guests} == {env["RELEASE"]}
+    return env["RELEASE"], {
+        "workdir": workdir, "files": [os.path.join(built, m) for m in MODULES],
+        "kdir": env["KDIR"], "image": env["KERNEL_IMAGE"], "tree": env["KERNEL_MODULES"],
+        "arch": env.get("KERNEL_ARCH"), "userland": env.get("KERNEL_USERLAND"),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def boot_stock(series, name, built_for=None, **options):
+    """Boots two nodes on a stock kernel, without modules. Their consoles are kept in logs/`name`.
+
+    built_for: the series that the modules in /files are built for, if it is another one
+    """
+    release, stock_options = kernel_and_modules(series, name, built_for)
+    workdir = stock_options["workdir"]
+    with vm.pair(**stock_options, **options) as guests:
+        assert {g.check("uname -r").strip() for g in guests} == {release}
         yield tuple(Node(g) for g in guests)
     tidy(workdir)
 
@@ -157,3 +168,33 @@ def test_ni_deleted_while_it_resolves(nodes):
         # LNet gets the message back when the NI goes.
         assert "rc=-" in job.wait(PATIENCE)[1]
         a.ni_add()
+
+
+@LONG
+@pytest.mark.parametrize("kernel", ["6.1-cloud", "6.12-cloud"])
+def test_cloud_kernel_loads_the_module(kernel):
+    """Debian's kernels for virtual machines have an RDMA core without rxe and siw: the driver loads and unloads."""
+    release, options = kernel_and_modules(kernel, f"stock-{kernel}")
+    with vm.Guest(**options, modules=("rdma_cm",)) as guest:
+        guest.check("insmod /files/lnet_lite.ko && insmod /files/ro2iblnd.ko")
+        assert f"ro2iblnd: 0.1.0, for Linux {release}" in guest.console()
+        guest.check("rmmod ro2iblnd lnet_lite")
+        assert not vm.splats(guest.console())
+
+
+@LONG
+@pytest.mark.parametrize(("kernel", "built_for"), [("6.12-ofed", "6.12"), ("6.12", "6.12-ofed")])
+def test_module_for_the_other_rdma_core_is_refused(kernel, built_for):
+    """A module that was built with the headers of another RDMA core does not load, and preflight says so before."""
+    directory = stock("fetch", kernel)
+    env = vm.stock_env(os.path.join(directory, "stock.env"))
+    ko = os.path.join(stock("build", built_for), "ro2iblnd.ko")
+    preflight = [os.path.join(ROOT, "scripts/preflight"), "-n", "-b", "-d", directory, "-m", ko, env["KDIR"]]
+    done = subprocess.run(preflight, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if ": note: " not in line]
+    assert done.returncode == 1 and len(lines) == 2, lines
+    assert "was built for another kernel or LNet: CRC of" in lines[0], lines
+    with boot_stock(kernel, f"stock-{kernel}-other", built_for) as (node, _):
+        status, _ = node.guest.run("insmod /files/lnet_lite.ko && insmod /files/ro2iblnd.ko")
+        assert status != 0
+        assert re.search(r"ro2iblnd: disagrees about version of symbol \w*(ib|rdma)_", node.guest.console())
