@@ -315,14 +315,29 @@ void ro2ib_sgt_unreserve(struct sg_table *sgt)
 	kvfree(sgt->sgl);
 }
 
+/* Returns whether some of the pages are memory of a PCI device. */
+static bool has_p2pdma(const struct sg_table *sgt, u32 used)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	for_each_sg(sgt->sgl, sg, used, i)
+		if (is_pci_p2pdma_page(sg_page(sg)))
+			return true;
+	return false;
+}
+
+/*
+ * Maps the first @used elements. -EREMOTEIO: some are memory of a PCI device
+ * that @dev cannot reach. -EIO: there is no room at the moment.
+ */
 noinline int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt,
 			       u32 used, int dir)
 {
 	int n = ib_dma_map_sg(dev, sgt->sgl, used, direction(dir));
 
-	/* Memory of a PCI device that this device cannot reach, or no room. */
 	if (n <= 0)
-		return is_pci_p2pdma_page(sg_page(sgt->sgl)) ? -EREMOTEIO : -EIO;
+		return has_p2pdma(sgt, used) ? -EREMOTEIO : -EIO;
 	sgt->nents = n;
 	return 0;
 }
