@@ -53,6 +53,7 @@ impl WorkItem<SHORTAGE> for Conn {
             let mut rx = kept.rx;
             rx.lend(this.clone());
             if let Err((Some(msg), e)) = recv::recv(rx, kept.msg, &kept.req) {
+                this.ni.close_stats.messages(Cause::Local(e.to_errno()), 1);
                 msg.finalize(e.to_errno(), LnetHealth::Ok);
             }
         }
