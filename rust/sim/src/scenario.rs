@@ -11,8 +11,10 @@ use simc::{
     cm,
     decl::{
         k::{
+            EIO,
             ENOMEM,
-            EOPNOTSUPP, //
+            EOPNOTSUPP,
+            EREMOTEIO, //
         },
         r::{
             ib_event_type_IB_EVENT_LID_CHANGE,
@@ -102,6 +104,12 @@ pub enum Happens {
     Tune,
     /// The driver of the node finds no memory. No connection ends because of that.
     NoMemory,
+    /// The device of the node has no room to map pages, as with a full bounce buffer. No connection
+    /// ends because of that.
+    NoRoom,
+    /// The device of the node does not reach the pages, as memory of another PCI device. No
+    /// connection ends because of that.
+    NoReach,
 }
 
 /// Event with its time.
@@ -471,7 +479,57 @@ impl Script {
         if !strict && !script.punctual && own.one_in(16) {
             script.refuses(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0d3a_f011);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.maps_nothing(own);
+            return script;
+        }
         script.bounded()
+    }
+
+    /// Lets no page be mapped for the device of node 0, for a moment, or for longer than a message
+    /// may wait, without other faults. Transfers wait for room for as long as LNet waits for them.
+    /// They do not wait for memory that the device does not reach.
+    fn maps_nothing(&mut self, rng: &mut Rng) {
+        let timeout = rng.of(&[5, 10]);
+        let what = rng.of(&[Happens::NoRoom, Happens::NoRoom, Happens::NoReach]);
+        self.plan = Plan {
+            timeout,
+            patience: match what {
+                Happens::NoRoom => (u64::from(timeout) + 5) * SEC,
+                _ => SEC,
+            },
+            ..Plan::calm(2)
+        };
+        for node in &mut self.plan.nodes {
+            node.software = rng.one_in(4);
+        }
+        self.early = false;
+        self.together = true;
+        self.check = true;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        self.steps = vec![Step {
+            what,
+            node: 0,
+            slot: 0,
+            at: 5 * SEC,
+            long: rng.of(&[SEC, 4 * SEC, 60 * SEC]),
+        }];
+        self.users = (0..4)
+            .map(|i| User {
+                node: i % 2,
+                slot: 0,
+                at: rng.below(MS),
+                ops: (0..rng.range(4, 12))
+                    .map(|n| {
+                        let kind = rng.of(&[lnet::PUT, lnet::GET]);
+                        let size = rng.of(&[100, 5000, 20_000, 70_000]);
+                        let pause = if n == 0 { 0 } else { rng.below(4 * SEC) };
+                        (kind, size, rng.one_in(2), 0, pause)
+                    })
+                    .collect(),
+            })
+            .collect();
     }
 
     /// Makes the device of node 1 refuse LOCAL_INV when it is posted, without other faults. Small
@@ -1560,6 +1618,22 @@ fn happens(step: Step, punctual: bool) {
             w().dry = None;
             if before.is_empty() || !before.iter().all(|qp| verbs::is_up(*qp)) {
                 violation("a connection ended because there was no memory, or there was none");
+            }
+        }
+        Happens::NoRoom | Happens::NoReach => {
+            let before = verbs::up(dev);
+            let error = if step.what == Happens::NoRoom {
+                EIO
+            } else {
+                EREMOTEIO
+            };
+            w().maps.refuses = Some((dev as usize, error));
+            sched::sleep(step.long);
+            w().maps.refuses = None;
+            if before.is_empty() || !before.iter().all(|qp| verbs::is_up(*qp)) {
+                violation(
+                    "a connection ended because its device could map nothing, or there was none",
+                );
             }
         }
         Happens::Power => {}

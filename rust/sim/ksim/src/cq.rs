@@ -172,6 +172,12 @@ pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ib_cq) {
     }
 }
 
+/// Returns whether the driver has taken all completions.
+pub fn is_empty(cq: *mut Cq) -> bool {
+    // SAFETY: Queues stay until the world ends.
+    unsafe { (*cq).queue.is_empty() }
+}
+
 /// Adds the completion of a work request.
 pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
     // SAFETY: Queues stay until the world ends.

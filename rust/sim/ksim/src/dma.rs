@@ -2,8 +2,13 @@
 
 //! Memory that devices may access: mappings, scatterlists, and lists of page fragments.
 //!
-//! A DMA address is the address. Every access of a device is checked against the mappings that
-//! live.
+//! Software devices have virtual DMA: a DMA address is the address. Memory of other devices has DMA
+//! addresses that are never CPU addresses, by one of three layers that the seed chooses: a constant
+//! offset; an IOMMU, which joins elements of a list; or bounce buffers, which the CPU and the device
+//! do not share, so that only a sync or the end of the mapping copies the data.
+//!
+//! Every access of a device is checked against the mappings that live: address, direction, and
+//! whether the driver has synchronised the memory for the device.
 //!
 //! Memory of a GPU has an address that the CPU cannot use, and another address for devices, which
 //! the GPU's provider returns.
@@ -18,6 +23,7 @@ use crate::{
     hash::Map,
     lock,
     mem,
+    rng::Rng,
     sched,
     verbs::Dev,
     world::{
@@ -28,38 +34,79 @@ use crate::{
     }, //
 };
 
-#[derive(Clone, Copy)]
+/// DMA layer of the devices of a world that are not software.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Layer {
+    /// A DMA address is the address and a constant.
+    Direct,
+    /// Each mapping has DMA addresses of its own; elements of a list may become one.
+    Iommu,
+    /// As with an IOMMU, and the device uses a copy of the memory. Elements of a list lose their
+    /// offset within a page.
+    Bounced,
+}
+
 struct Mapping {
     len: u64,
     dir: i32,
     dev: usize,
+    /// Address for the CPU.
+    cpu: u64,
+    /// Memory that the device uses instead.
+    copy: Option<Box<[u8]>>,
+    /// The next element of the list is part of the same element for the device.
+    joined: bool,
+    /// Number of bytes from the start that belong to the device.
+    devices: u64,
+    /// The CPU has owned the memory since it was mapped.
+    was_cpus: bool,
+    /// Elements of work requests that have not ended.
+    users: u32,
 }
 
 /// Mappings of a world.
 ///
-/// INVARIANT: `pages` counts, for each page of each mapping in `live`, one by the hash of its
-/// number.
+/// INVARIANT: `by_cpu` has each mapping of `live`, by its address for the CPU; `pages` counts, for
+/// each page of each of these, one by the hash of its number.
 pub struct Maps {
+    /// By DMA address.
     live: BTreeMap<(u64, u64), Mapping>,
+    by_cpu: BTreeMap<(u64, u64), u64>,
     pages: [u32; PLACES],
     nr: u64,
+    layer: Layer,
+    /// Next DMA address that was not used yet.
+    next: u64,
+    rng: Rng,
     /// Lists that the provider of a GPU has mapped: device, elements, direction.
     gpu: BTreeMap<usize, (usize, u32, bool)>,
     /// Buffers that were allocated for a device, whether they still exist or not.
     near: Map<u64, usize>,
+    /// Device that can map no list of pages, while there is one, and the error.
+    pub refuses: Option<(usize, u32)>,
 }
+
+/// First DMA address of devices that are not software. No address of the CPU is as large.
+const BUS: u64 = 1 << 52;
 
 /// Number of buckets for pages.
 const PLACES: usize = 1024;
 
-impl Default for Maps {
-    fn default() -> Self {
+impl Maps {
+    /// Creates the mappings of a world: none.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0xd3a0_ad25);
         Self {
             live: BTreeMap::new(),
+            by_cpu: BTreeMap::new(),
             pages: [0; PLACES],
             nr: 0,
+            layer: rng.of(&[Layer::Direct, Layer::Iommu, Layer::Bounced]),
+            next: 2 * BUS,
+            rng,
             gpu: BTreeMap::new(),
             near: Map::default(),
+            refuses: None,
         }
     }
 }
@@ -72,18 +119,39 @@ fn places(addr: u64, len: u64) -> impl Iterator<Item = usize> {
 impl Maps {
     fn insert(&mut self, addr: u64, m: Mapping) {
         self.nr += 1;
-        self.live.insert((addr, self.nr), m);
-        for place in places(addr, m.len) {
+        self.by_cpu.insert((m.cpu, self.nr), m.len);
+        for place in places(m.cpu, m.len) {
             self.pages[place] += 1;
         }
+        self.live.insert((addr, self.nr), m);
     }
 
-    fn remove(&mut self, key: (u64, u64)) {
-        if let Some(m) = self.live.remove(&key) {
-            for place in places(key.0, m.len) {
-                self.pages[place] -= 1;
-            }
+    fn remove(&mut self, key: (u64, u64)) -> Option<Mapping> {
+        let m = self.live.remove(&key)?;
+        self.by_cpu.remove(&(m.cpu, key.1));
+        for place in places(m.cpu, m.len) {
+            self.pages[place] -= 1;
         }
+        Some(m)
+    }
+
+    /// Returns the mapping of a device that begins at a DMA address.
+    fn at(&mut self, dev: usize, addr: u64, dir: i32) -> Option<((u64, u64), &mut Mapping)> {
+        self.live
+            .range_mut((addr, 0)..=(addr, u64::MAX))
+            .find(|(_, m)| m.dir == dir && m.dev == dev)
+            .map(|(key, m)| (*key, m))
+    }
+
+    /// Returns the start of the mapping of a device that has the byte at a DMA address, and may be
+    /// written if `write`.
+    fn of_byte(&mut self, dev: usize, addr: u64, write: bool) -> Option<(u64, &mut Mapping)> {
+        self.live
+            .range_mut(..=(addr, u64::MAX))
+            .rev()
+            .take(16)
+            .find(|((start, _), m)| m.dev == dev && addr - start < m.len && write == (m.dir != 0))
+            .map(|((start, _), m)| (*start, m))
     }
 
     /// Returns false if no page of these bytes is in any mapping.
@@ -97,28 +165,162 @@ impl Maps {
 /// Bit of an address that marks memory of a GPU.
 pub const GPU: u64 = 1 << 62;
 
-fn map(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
-    w().maps.insert(
+/// Returns the layer that maps memory for a device. `None`: the device has virtual DMA.
+fn layer(dev: *const ib_device) -> Option<Layer> {
+    // SAFETY: Devices stay until the world ends.
+    match unsafe { (*dev.cast::<Dev>()).software } {
+        true => None,
+        false => Some(w().maps.layer),
+    }
+}
+
+/// Maps memory in one piece, and returns its DMA address.
+fn map(dev: *const ib_device, cpu: u64, len: u64, dir: i32) -> u64 {
+    map_by(layer(dev), dev, cpu, len, dir)
+}
+
+fn map_by(layer: Option<Layer>, dev: *const ib_device, cpu: u64, len: u64, dir: i32) -> u64 {
+    let maps = &mut w().maps;
+    let addr = match layer {
+        None => cpu,
+        Some(Layer::Direct) => cpu + BUS,
+        Some(Layer::Iommu) => maps.next + cpu % PAGE,
+        // As swiotlb: nothing keeps the offset within a page.
+        Some(Layer::Bounced) => maps.next,
+    };
+    let own = matches!(layer, Some(Layer::Iommu | Layer::Bounced));
+    if own {
+        // Mappings do not adjoin.
+        maps.next = (addr + len).next_multiple_of(PAGE) + PAGE;
+    }
+    let copy = (layer == Some(Layer::Bounced)).then(|| {
+        // SAFETY: The caller has mapped memory that is there.
+        unsafe { core::slice::from_raw_parts(cpu as *const u8, len as usize) }.into()
+    });
+    maps.insert(
         addr,
         Mapping {
             len,
             dir,
             dev: dev as usize,
+            cpu,
+            copy,
+            joined: false,
+            devices: len,
+            was_cpus: false,
+            users: 0,
         },
     );
+    addr
 }
 
-fn unmap(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
+/// Returns whether memory of a device has to be synchronised.
+fn needs_sync(dev: *const ib_device) -> bool {
+    matches!(layer(dev), Some(Layer::Iommu | Layer::Bounced))
+}
+
+fn unmap(dev: *const ib_device, addr: u64, len: u64, dir: i32) {
+    let strict = needs_sync(dev);
     let maps = &mut w().maps;
     let found = maps
         .live
         .range((addr, 0)..=(addr, u64::MAX))
         .find(|(_, m)| m.len == len && m.dir == dir && m.dev == dev as usize)
         .map(|(k, _)| *k);
-    match found {
-        Some(key) => maps.remove(key),
-        None => violation("unmaps what is not mapped"),
+    let Some(m) = found.and_then(|key| maps.remove(key)) else {
+        violation("unmaps what is not mapped");
+    };
+    // With a constant offset, mappings of the same memory cannot be told apart.
+    if strict && m.users != 0 {
+        violation("memory is unmapped under a work request");
     }
+    if let (Some(copy), true) = (&m.copy, dir != 0) {
+        // SAFETY: The memory is there as long as it is mapped.
+        unsafe { core::ptr::copy_nonoverlapping(copy.as_ptr(), m.cpu as *mut u8, copy.len()) };
+    }
+}
+
+/// Calls `f` for the pieces of memory at a DMA address, with the memory that the device uses.
+/// Returns false if not all of it is mapped so.
+fn pieces(
+    dev: *const Dev,
+    mut addr: u64,
+    mut len: u64,
+    write: bool,
+    mut f: impl FnMut(&mut Mapping, u64, u64),
+) -> bool {
+    let maps = &mut w().maps;
+    while len != 0 {
+        let Some((start, m)) = maps.of_byte(dev as usize, addr, write) else {
+            return false;
+        };
+        let at = addr - start;
+        let n = len.min(m.len - at);
+        f(m, at, n);
+        addr += n;
+        len -= n;
+        if len != 0 && !m.joined {
+            return false;
+        }
+    }
+    true
+}
+
+/// Returns the address at which the device finds the byte `at` of a mapping.
+fn memory(m: &mut Mapping, at: u64) -> *mut u8 {
+    match &mut m.copy {
+        Some(copy) => &raw mut copy[at as usize],
+        None => (m.cpu + at) as *mut u8,
+    }
+}
+
+/// Checks an element of a work request that is posted, and notes that it is in use.
+pub fn post(dev: *const Dev, addr: u64, len: u64, write: bool) {
+    let owned = |m: &mut Mapping, at: u64, n: u64| {
+        m.users += 1;
+        if at + n > m.devices {
+            violation("memory is posted that belongs to the CPU");
+        }
+    };
+    if !pieces(dev, addr, len, write, owned) {
+        violation("memory is posted that is not mapped so for the device");
+    }
+}
+
+/// Notes that an element of a work request is not in use any more. Its memory may be gone if its
+/// queue pair could not be drained, or its node lost its power.
+pub fn unpost(dev: *const Dev, addr: u64, len: u64, write: bool) {
+    pieces(dev, addr, len, write, |m, _, _| {
+        m.users = m.users.saturating_sub(1)
+    });
+}
+
+/// Reads memory as the device does. Returns false if it is not mapped so.
+pub fn read(dev: *const Dev, addr: u64, len: u64, to: &mut Vec<u8>) -> bool {
+    pieces(dev, addr, len, false, |m, at, n| {
+        // SAFETY: It is mapped, so it is there.
+        to.extend_from_slice(unsafe { core::slice::from_raw_parts(memory(m, at), n as usize) });
+    })
+}
+
+/// Writes memory as the device does. Returns false if it is not mapped so.
+pub fn write(dev: *const Dev, addr: u64, data: &[u8]) -> bool {
+    let mut rest = data;
+    pieces(dev, addr, data.len() as u64, true, |m, at, n| {
+        if at + n > m.devices {
+            violation("a device writes memory that belongs to the CPU");
+        }
+        let (now, later) = rest.split_at(n as usize);
+        rest = later;
+        // SAFETY: It is mapped, so it is there.
+        unsafe { core::ptr::copy_nonoverlapping(now.as_ptr(), memory(m, at), now.len()) };
+    })
+}
+
+/// Returns whether an address is the CPU's, so that a provider can copy inline data from it.
+pub fn is_cpus(dev: *const Dev, addr: u64) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    addr < BUS || unsafe { (*dev).software }
 }
 
 /// Returns the number of mappings of a device.
@@ -170,9 +372,9 @@ pub fn not_mapped(addr: u64, len: u64, what: &str) {
         return;
     }
     let end = addr + len.max(1);
-    let last = maps.live.range(..(end, 0)).next_back();
-    if let Some(((start, _), m)) = last {
-        if start + m.len > addr {
+    let last = maps.by_cpu.range(..(end, 0)).next_back();
+    if let Some(((start, _), len)) = last {
+        if start + len > addr {
             violation(&format!("memory is {what} while a device may touch it"));
         }
     }
@@ -180,20 +382,7 @@ pub fn not_mapped(addr: u64, len: u64, what: &str) {
 
 /// Checks an access of the device to memory, a write if `write`.
 pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
-    if len == 0 {
-        return true;
-    }
-    w().maps
-        .live
-        .range(..=(addr, u64::MAX))
-        .rev()
-        .take(16)
-        .any(|((start, _), m)| {
-            m.dev == dev as usize
-                && *start <= addr
-                && addr + len <= start + m.len
-                && (!write || m.dir != 0)
-        })
+    pieces(dev, addr, len, write, |_, _, _| {})
 }
 
 /// Allocates the buffers separately, so that each is checked when it is freed.
@@ -234,9 +423,8 @@ pub unsafe extern "C" fn ro2ib_dma_map_buf(
     if w().maps.near.get(&(buf as u64)) != Some(&(dev as usize)) {
         violation("a message buffer was not allocated near its device");
     }
-    map(dev, buf as u64, len as u64, dir);
     // SAFETY: By the contract of this function.
-    unsafe { *addr = buf as u64 };
+    unsafe { *addr = map(dev, buf as u64, len as u64, dir) };
     0
 }
 #[no_mangle]
@@ -244,48 +432,153 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len
     unmap(dev, addr, len as u64, dir);
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dma_needs_sync(_dev: *mut ib_device, _addr: u64) -> bool {
-    false
+pub unsafe extern "C" fn ro2ib_dma_needs_sync(dev: *mut ib_device, _addr: u64) -> bool {
+    needs_sync(dev)
 }
+
+/// Number of bytes of a buffer that are spoilt when the device gets the buffer to write into.
+const SPOILT: u64 = 256;
+
+/// Gives the first bytes of a buffer to the CPU, or to the device.
+fn sync(dev: *mut ib_device, addr: u64, len: usize, dir: i32, to_device: bool) {
+    if !needs_sync(dev) {
+        violation("memory is synchronised that need not be");
+    }
+    let Some((_, m)) = w().maps.at(dev as usize, addr, dir) else {
+        violation("memory is synchronised that is not mapped so");
+    };
+    let n = (len as u64).min(m.len);
+    if len as u64 > m.len {
+        violation("more is synchronised than is mapped");
+    }
+    if to_device && !m.was_cpus {
+        violation("memory is given to the device that the CPU did not own");
+    }
+    m.was_cpus = true;
+    m.devices = if to_device { m.devices.max(n) } else { 0 };
+    let Some(copy) = &mut m.copy else {
+        return;
+    };
+    let cpu = m.cpu as *mut u8;
+    // SAFETY: The memory is there as long as it is mapped.
+    unsafe {
+        match (to_device, dir != 0) {
+            (true, false) => core::ptr::copy_nonoverlapping(cpu, copy.as_mut_ptr(), n as usize),
+            (false, true) => core::ptr::copy_nonoverlapping(copy.as_ptr(), cpu, n as usize),
+            // The CPU must not read the old contents.
+            (true, true) => cpu.write_bytes(0x5a, n.min(SPOILT) as usize),
+            (false, false) => {}
+        }
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_dma_sync_for_cpu(
-    _dev: *mut ib_device,
-    _addr: u64,
-    _len: usize,
-    _dir: i32,
+    dev: *mut ib_device,
+    addr: u64,
+    len: usize,
+    dir: i32,
 ) {
+    sync(dev, addr, len, dir, false);
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_dma_sync_for_device(
-    _dev: *mut ib_device,
-    _addr: u64,
-    _len: usize,
-    _dir: i32,
+    dev: *mut ib_device,
+    addr: u64,
+    len: usize,
+    dir: i32,
 ) {
+    sync(dev, addr, len, dir, true);
 }
 
-/// Element of a list.
+/// Element of a list. As in the kernel, the first elements of a mapped list have the DMA addresses
+/// and lengths, whose number may be smaller.
 #[derive(Clone, Copy)]
 pub struct Sg {
     /// Address of the memory.
     page: u64,
+    /// Length of the memory in bytes.
+    len: u32,
+    last: bool,
     /// Address for a device; 0 while the element is not mapped.
     pub addr: u64,
-    /// Length in bytes.
-    pub len: u32,
-    last: bool,
+    /// Length for a device in bytes.
+    pub dma_len: u32,
 }
 
-/// Returns the elements of a table.
+/// Returns the elements of a mapped table, as the device has them.
 pub fn elements<'a>(sgt: *mut sg_table) -> &'a [Sg] {
     // SAFETY: The caller has a table that was made below.
     unsafe { core::slice::from_raw_parts((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
 }
 
-/// Returns the elements of a table, to map them.
+/// Returns the elements of a table, as the CPU has them.
 fn elements_mut<'a>(sgt: *mut sg_table) -> &'a mut [Sg] {
-    // SAFETY: As above; no other code accesses it meanwhile.
-    unsafe { core::slice::from_raw_parts_mut((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
+    // SAFETY: As above; no other code accesses it meanwhile. The last element says so.
+    unsafe {
+        let list = (*sgt).sgl.cast::<Sg>();
+        let mut n = 1;
+        while !(*list.add(n - 1)).last {
+            n += 1;
+        }
+        core::slice::from_raw_parts_mut(list, n)
+    }
+}
+
+/// Returns the memory of a table, as the CPU has it.
+pub fn memory_of(sgt: *mut sg_table) -> impl Iterator<Item = (u64, u32)> {
+    elements_mut(sgt).iter().map(|sg| (sg.page & !GPU, sg.len))
+}
+
+/// Maps the memory of a list. Returns the number of elements that the device has.
+fn map_list(dev: *const ib_device, list: &mut [Sg], dir: i32) -> usize {
+    let joins = match layer(dev) {
+        Some(Layer::Iommu) => w().maps.rng.of(&[0, 500_000, 1_000_000]),
+        _ => 0,
+    };
+    let (mut n, mut end) = (0, None);
+    for i in 0..list.len() {
+        let (cpu, len) = (list[i].page & !GPU, list[i].len);
+        // An element that ends inside of a page has no neighbour.
+        let next = w().maps.next;
+        if end.is_some_and(|end| end + PAGE == next) && cpu % PAGE == 0 && w().maps.rng.ppm(joins) {
+            // The gap behind the last element.
+            w().maps.next -= PAGE;
+            let before = end.unwrap_or(0) - u64::from(list[i - 1].len);
+            if let Some((_, m)) = w().maps.at(dev as usize, before, dir) {
+                m.joined = true;
+            }
+            list[n - 1].dma_len += len;
+            end = Some(map(dev, cpu, len.into(), dir) + u64::from(len));
+            continue;
+        }
+        let addr = map(dev, cpu, len.into(), dir);
+        list[n].addr = addr;
+        list[n].dma_len = len;
+        n += 1;
+        end = Some(addr + u64::from(len));
+    }
+    n
+}
+
+/// Unmaps the memory of a list that the device has in `n` elements.
+fn unmap_list(dev: *const ib_device, list: &mut [Sg], dir: i32) {
+    let (mut n, mut left) = (0, 0);
+    let mut addr = 0;
+    for i in 0..list.len() {
+        let len = list[i].len;
+        if left == 0 {
+            addr = list[n].addr;
+            left = list[n].dma_len;
+            n += 1;
+        }
+        unmap(dev, addr, len.into(), dir);
+        addr += u64::from(len);
+        left -= len.min(left);
+    }
+    for sg in list {
+        sg.addr = 0;
+    }
 }
 
 /// Returns fragments as addresses and lengths, from byte `at` on.
@@ -359,9 +652,10 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
         .enumerate()
         .map(|(i, (page, len))| Sg {
             page,
-            addr: 0,
             len: len as u32,
             last: i + 1 == used,
+            addr: 0,
+            dma_len: 0,
         })
         .collect();
     // SAFETY: By the contract of this function; there is room for as many.
@@ -422,19 +716,22 @@ pub unsafe extern "C" fn ro2ib_dma_map_sgt(
     dir: i32,
 ) -> i32 {
     sched::point();
-    if used as usize != elements(sgt).len() {
+    let list = elements_mut(sgt);
+    if used as usize != list.len() {
         violation("a list has not as many fragments as was said");
     }
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
     }
-    for sg in elements_mut(sgt) {
-        if sg.page & GPU != 0 {
-            violation("memory of a GPU is mapped as if it were the system's");
-        }
-        sg.addr = sg.page;
-        map(dev, sg.addr, sg.len.into(), dir);
+    if let Some((_, error)) = w().maps.refuses.filter(|(which, _)| *which == dev as usize) {
+        return -(error as i32);
     }
+    if list.iter().any(|sg| sg.page & GPU != 0) {
+        violation("memory of a GPU is mapped as if it were the system's");
+    }
+    let n = map_list(dev, list, dir);
+    // SAFETY: By the contract of this function.
+    unsafe { (*sgt).nents = n as u32 };
     0
 }
 #[no_mangle]
@@ -447,7 +744,7 @@ pub unsafe extern "C" fn ro2ib_sgt_is_mapped(
     let parts: Vec<_> = elements(sgt)
         .iter()
         .take(n as usize)
-        .map(|sg| (sg.addr, sg.len as usize))
+        .map(|sg| (sg.addr, sg.dma_len as usize))
         .collect();
     if parts.len() != n as usize || parts.iter().map(|(_, len)| len).sum::<usize>() != nob as usize
     {
@@ -486,9 +783,15 @@ pub unsafe extern "C" fn ro2ib_lnet_gpu_map_sg(
     {
         violation("a list of a GPU's memory is mapped twice");
     }
+    // Memory of a GPU does not bounce.
+    let by = layer(dev.cast()).map(|layer| match layer {
+        Layer::Bounced => Layer::Iommu,
+        other => other,
+    });
     for sg in list {
-        sg.addr = sg.page & !GPU;
-        map(dev.cast(), sg.addr, sg.len.into(), write.into());
+        let cpu = sg.page & !GPU;
+        sg.addr = map_by(by, dev.cast(), cpu, sg.len.into(), write.into());
+        sg.dma_len = sg.len;
     }
     n as i32
 }
@@ -519,16 +822,14 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(
     used: u32,
     dir: i32,
 ) {
-    if used as usize != elements(sgt).len() {
+    let list = elements_mut(sgt);
+    if used as usize != list.len() {
         violation("a list has not as many fragments as was said");
     }
-    for sg in elements_mut(sgt) {
-        if sg.page & GPU != 0 {
-            violation("memory of a GPU is unmapped as if it were the system's");
-        }
-        unmap(dev, sg.addr, sg.len.into(), dir);
-        sg.addr = 0;
+    if list.iter().any(|sg| sg.page & GPU != 0) {
+        violation("memory of a GPU is unmapped as if it were the system's");
     }
+    unmap_list(dev, list, dir);
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_sg_gather(
@@ -545,7 +846,7 @@ pub unsafe extern "C" fn ro2ib_sg_gather(
         let (mut todo, mut at, mut n) = (want, p.at, 0);
         let mut sg = p.sg.cast::<Sg>();
         while todo != 0 && n < max && !sg.is_null() {
-            let mut len = (*sg).len - at;
+            let mut len = (*sg).dma_len - at;
             let part = len > todo;
             if part {
                 len = todo;

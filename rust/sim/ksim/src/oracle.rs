@@ -54,20 +54,13 @@ impl Truth {
         }
     }
 
-    /// Counts a work request that the send queue takes, of a message if it has that element;
+    /// Counts a work request that the send queue takes, with the message that it sends, if any;
     /// `rings`: the first work request of a post.
-    ///
-    /// # Safety
-    ///
-    /// The element is of memory that is there.
-    pub(crate) unsafe fn takes(&mut self, rings: bool, message: Option<&ib_sge>) {
+    pub(crate) fn takes(&mut self, rings: bool, message: Option<&[u8]>) {
         const NOOP: u8 = 0xd0;
         self.wrs += 1;
         self.doorbells += u64::from(rings);
-        if let Some(sge) = message {
-            // SAFETY: By the contract of this function.
-            let head =
-                unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
+        if let Some(head) = message {
             self.tx_msgs += 1;
             self.tx_noops += u64::from(head.get(6) == Some(&NOOP));
         }

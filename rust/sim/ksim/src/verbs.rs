@@ -25,11 +25,13 @@ use crate::{
     lock,
     mem,
     oracle,
+    rng::Rng,
     sched::{
         self,
         Kind,
         MS,
-        SEC, //
+        SEC,
+        US, //
     },
     world::{
         self,
@@ -393,8 +395,8 @@ pub struct Mr {
     iova: u64,
     length: u64,
     max_pages: u32,
-    /// Pages that a registration would make valid.
-    staged: Vec<(u64, u32)>,
+    /// Memory that a registration would make valid, for the device and for the CPU.
+    staged: (Vec<(u64, u32)>, Vec<(u64, u32)>),
     /// Memory that the key is valid for.
     active: Option<Active>,
 }
@@ -404,6 +406,8 @@ struct Active {
     iova: u64,
     length: u64,
     parts: Vec<(u64, u32)>,
+    /// The same memory, with addresses for the CPU.
+    cpu: Vec<(u64, u32)>,
 }
 
 /// Checks that no key of the node opens any of that memory.
@@ -414,7 +418,7 @@ pub fn no_key(node: usize, addr: u64, len: u64) {
             for mr in &(**dev).mrs {
                 if let Some(active) = &(**mr).active {
                     if active
-                        .parts
+                        .cpu
                         .iter()
                         .any(|(a, l)| *a < addr + len && addr < a + u64::from(*l))
                     {
@@ -453,7 +457,7 @@ pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut 
             iova: 0,
             length: 0,
             max_pages,
-            staged: Vec::new(),
+            staged: (Vec::new(), Vec::new()),
             active: None,
         }));
         (*dev).mrs.push(mr);
@@ -501,7 +505,7 @@ pub unsafe extern "C" fn ro2ib_map_mr_sg(
     }
     let mut pages = 0;
     for (i, sg) in list.iter().enumerate() {
-        let end = sg.addr + u64::from(sg.len);
+        let end = sg.addr + u64::from(sg.dma_len);
         if (i != 0 && sg.addr % page != 0) || (i + 1 != list.len() && end % page != 0) {
             return -(EINVAL as i32);
         }
@@ -510,9 +514,10 @@ pub unsafe extern "C" fn ro2ib_map_mr_sg(
     if pages > mr.max_pages.into() {
         return -(EINVAL as i32);
     }
-    mr.staged = list.iter().map(|sg| (sg.addr, sg.len)).collect();
+    let parts = list.iter().map(|sg| (sg.addr, sg.dma_len)).collect();
+    mr.staged = (parts, dma::memory_of(sgt).collect());
     mr.iova = list[0].addr;
-    mr.length = list.iter().map(|sg| u64::from(sg.len)).sum();
+    mr.length = list.iter().map(|sg| u64::from(sg.dma_len)).sum();
     0
 }
 #[no_mangle]
@@ -537,6 +542,68 @@ pub unsafe extern "C" fn ro2ib_mr_get(
     }
 }
 
+/// Behaviour of an adapter's provider that the verbs leave open. The seed chooses one for all
+/// adapters of a world; software devices have the behaviour of rxe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// Work requests are flushed at once, sends first.
+    Plain,
+    /// The device flushes some time after the error, each queue by itself.
+    Mlx5,
+    /// The driver flushes every 20 ms, if the completion queue is empty at that moment. No COMM_EST.
+    Irdma,
+    /// The driver flushes at once, receives first.
+    BnxtRe,
+    /// The device flushes from a work item. No COMM_EST.
+    Hns,
+    /// Keys become valid and invalid when the work request is posted. No COMM_EST.
+    Rdmavt,
+    /// The firmware flushes late. No COMM_EST.
+    Erdma,
+}
+
+impl Family {
+    /// Chooses the family of a world.
+    pub fn of(seed: u64) -> Self {
+        Rng::new(seed ^ 0xfa31_17e5).of(&[
+            Self::Plain,
+            Self::Plain,
+            Self::Plain,
+            Self::Plain,
+            Self::Mlx5,
+            Self::Irdma,
+            Self::BnxtRe,
+            Self::Hns,
+            Self::Rdmavt,
+            Self::Erdma,
+        ])
+    }
+
+    /// Returns the largest number of inline bytes that a queue pair may ask for: max_hw_inline of
+    /// the second generation of irdma, and ERDMA_MAX_INLINE.
+    fn max_inline(self) -> u32 {
+        match self {
+            Self::Irdma => 101,
+            Self::Erdma => 96,
+            _ => u32::MAX,
+        }
+    }
+
+    /// Returns whether an event reports a message before the connection is established.
+    fn has_comm_est(self) -> bool {
+        matches!(self, Self::Plain | Self::Mlx5 | Self::BnxtRe)
+    }
+}
+
+/// Returns the behaviour of a device.
+fn family(dev: *const Dev) -> Family {
+    // SAFETY: Devices stay until the world ends.
+    match unsafe { (*dev).software } {
+        true => Family::Plain,
+        false => w().family,
+    }
+}
+
 /// State of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -558,6 +625,8 @@ enum Op {
 struct Wr {
     seq: u64,
     op: Op,
+    /// The device has carried out the operation when it was posted.
+    at_post: bool,
     signaled: bool,
     cqe: *mut ib_cqe,
     parts: Vec<(u64, u32)>,
@@ -621,6 +690,8 @@ pub struct Qp {
     pub undrained: bool,
     /// The queue pair is never flushed.
     stuck: bool,
+    /// A flush is under way, of the sends and of the receives.
+    flushing: [bool; 2],
     /// The device refused a work request when it was posted.
     refused: bool,
     /// Time when the queue pair entered the error state.
@@ -679,6 +750,9 @@ pub unsafe fn create_qp(
         {
             return Err(-(EINVAL as i32));
         }
+        if caps.max_inline > family(dev).max_inline() {
+            return Err(-(EINVAL as i32));
+        }
         let world = w();
         world.next_qpn += 1;
         let qpn = world.next_qpn;
@@ -719,6 +793,7 @@ pub unsafe fn create_qp(
             drained: false,
             undrained: false,
             stuck: false,
+            flushing: [false; 2],
             refused: false,
             failed_at: None,
             late: Vec::new(),
@@ -751,8 +826,8 @@ pub fn destroy_qp(qp: *mut Qp) {
         }
         // SAFETY: Devices stay until the world ends.
         oracle::of(unsafe { (*q.dev).node }).undrained = true;
-        q.sq.clear();
-        q.rq.clear();
+        while pop_send(q).is_some() {}
+        while pop_recv(q).is_some() {}
         cq::clean(q.cq, qp);
     }
     q.gone = true;
@@ -859,6 +934,24 @@ fn opcode(op: &Op) -> u32 {
 
 const FLUSHED: u32 = ib_wc_status_IB_WC_WR_FLUSH_ERR;
 
+/// Takes the oldest work request from the send queue.
+fn pop_send(q: &mut Qp) -> Option<Wr> {
+    let wr = q.sq.pop_front()?;
+    if wr.inline.is_none() {
+        for (addr, len) in &wr.parts {
+            dma::unpost(q.dev, *addr, u64::from(*len), false);
+        }
+    }
+    Some(wr)
+}
+
+/// Takes the oldest work request from the receive queue.
+fn pop_recv(q: &mut Qp) -> Option<Recv> {
+    let recv = q.rq.pop_front()?;
+    dma::unpost(q.dev, recv.addr, recv.len.into(), true);
+    Some(recv)
+}
+
 /// Moves a queue pair to the error state: the device flushes all posted work requests.
 pub fn to_err(qp: *mut Qp) {
     // SAFETY: The memory stays until the world ends.
@@ -877,19 +970,87 @@ pub fn to_err(qp: *mut Qp) {
     if q.stuck {
         return;
     }
-    while let Some(wr) = q.sq.pop_front() {
-        if wr.inline.is_none() {
+    let waits = &mut |most: u64| w().family_rng.range(US, most);
+    match family(q.dev) {
+        Family::Plain | Family::Rdmavt => {
+            flush_sends(q);
+            flush_receives(q);
+        }
+        Family::BnxtRe => {
+            flush_receives(q);
+            flush_sends(q);
+        }
+        Family::Mlx5 => {
+            flush_later(q, 0, waits(MS));
+            flush_later(q, 1, waits(MS));
+        }
+        Family::Hns => {
+            let wait = waits(5 * MS);
+            flush_later(q, 0, wait);
+            flush_later(q, 1, wait);
+        }
+        Family::Irdma => {
+            flush_later(q, 0, 20 * MS);
+            flush_later(q, 1, 20 * MS);
+        }
+        Family::Erdma => {
+            flush_later(q, 1, waits(200 * MS));
+            flush_later(q, 0, waits(200 * MS));
+        }
+    }
+}
+
+/// Returns whether the provider flushes before the device knows of the error.
+fn flushes_early(q: &Qp) -> bool {
+    matches!(
+        family(q.dev),
+        Family::Plain | Family::BnxtRe | Family::Rdmavt
+    )
+}
+
+fn flush_sends(q: &mut Qp) {
+    let (qp, early): (*mut Qp, _) = (q, flushes_early(q));
+    while let Some(wr) = pop_send(q) {
+        if early && wr.inline.is_none() {
             q.late
                 .extend(wr.parts.iter().map(|&(addr, len)| (addr, len, false)));
         }
         complete(qp, wr.cqe, FLUSHED, opcode(&wr.op), 0);
     }
-    while let Some(r) = q.rq.pop_front() {
-        if r.len != 0 {
+}
+
+fn flush_receives(q: &mut Qp) {
+    let (qp, early): (*mut Qp, _) = (q, flushes_early(q));
+    while let Some(r) = pop_recv(q) {
+        if early && r.len != 0 {
             q.late.push((r.addr, r.len, true));
         }
         complete(qp, r.cqe, FLUSHED, ib_wc_opcode_IB_WC_RECV, 0);
     }
+}
+
+/// Flushes a queue after some time: the send queue (0) or the receive queue (1).
+fn flush_later(q: &mut Qp, queue: usize, wait: u64) {
+    if core::mem::replace(&mut q.flushing[queue], true) {
+        return;
+    }
+    let qp: *mut Qp = q;
+    sched::after(wait, move || {
+        // SAFETY: The memory stays until the world ends.
+        let q = unsafe { &mut *qp };
+        q.flushing[queue] = false;
+        if q.gone {
+            return;
+        }
+        if family(q.dev) == Family::Irdma && !cq::is_empty(q.cq) {
+            return flush_later(q, queue, wait);
+        }
+        match queue {
+            0 => flush_sends(q),
+            _ => flush_receives(q),
+        }
+        sched::wake_all(qp as usize);
+    });
 }
 
 /// Waits until the device knows that the queue pair is in the error state.
@@ -993,7 +1154,7 @@ fn fail(qp: *mut Qp, status: u32) {
     while q.done > 0 {
         acknowledge(qp, q.sq[0].seq);
     }
-    if let Some(wr) = q.sq.pop_front() {
+    if let Some(wr) = pop_send(q) {
         complete(qp, wr.cqe, status, opcode(&wr.op), 0);
     }
     to_err(qp);
@@ -1004,7 +1165,7 @@ fn acknowledge(qp: *mut Qp, seq: u64) {
     let q = unsafe { &mut *qp };
     while q.done > 0 && q.sq.front().is_some_and(|wr| wr.seq <= seq) {
         q.done -= 1;
-        if let Some(wr) = q.sq.pop_front() {
+        if let Some(wr) = pop_send(q) {
             if wr.signaled {
                 complete(qp, wr.cqe, 0, opcode(&wr.op), 0);
             }
@@ -1045,58 +1206,64 @@ fn gather(q: &Qp, wr: &Wr) -> Option<Vec<u8>> {
     }
     let mut data = Vec::new();
     for (addr, len) in &wr.parts {
-        if !dma::touch(q.dev, *addr, u64::from(*len), false) {
+        if !dma::read(q.dev, *addr, u64::from(*len), &mut data) {
             violation("a device reads memory that is not mapped for it");
         }
-        // SAFETY: It is mapped, so it is there.
-        data.extend_from_slice(unsafe {
-            core::slice::from_raw_parts(*addr as *const u8, *len as usize)
-        });
     }
     Some(data)
 }
 
 fn scatter(dev: *const Dev, addr: u64, data: &[u8]) {
-    if !dma::touch(dev, addr, data.len() as u64, true) {
+    if !dma::write(dev, addr, data) {
         violation("a device writes memory that is not mapped for it");
     }
-    // SAFETY: It is mapped, so it is there.
-    unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), addr as *mut u8, data.len()) };
 }
 
-fn try_send(q: &mut Qp, at: usize) -> Outcome {
-    let wr = &q.sq[at];
-    match wr.op {
+/// Makes a key valid or invalid.
+fn local(dev: *mut Dev, op: &Op) -> Outcome {
+    match op {
         Op::Reg { mr, key } => {
             // SAFETY: The driver keeps regions until their queue pair is drained.
-            let mr = unsafe { &mut *mr };
+            let mr = unsafe { &mut **mr };
             if mr.active.is_some() {
                 return Outcome::Wrong(ib_wc_status_IB_WC_LOC_QP_OP_ERR, None);
             }
             mr.active = Some(Active {
-                rkey: key,
+                rkey: *key,
                 iova: mr.iova,
                 length: mr.length,
-                parts: mr.staged.clone(),
+                parts: mr.staged.0.clone(),
+                cpu: mr.staged.1.clone(),
             });
-            return Outcome::Done;
+            Outcome::Done
         }
         Op::Inv { key } => {
             // SAFETY: Devices stay until the world ends, regions until they are deregistered.
             unsafe {
-                for mr in &(*q.dev).mrs {
-                    if (**mr).active.as_ref().is_some_and(|a| a.rkey == key) {
+                for mr in &(*dev).mrs {
+                    if (**mr).active.as_ref().is_some_and(|a| a.rkey == *key) {
                         (**mr).active = None;
                         return Outcome::Done;
                     }
                     // A dead key is a fence, which software providers need.
-                    if (**mr).rkey >> 8 == key >> 8 {
+                    if (**mr).rkey >> 8 == *key >> 8 {
                         return Outcome::Done;
                     }
                 }
             }
-            return Outcome::Wrong(ib_wc_status_IB_WC_LOC_QP_OP_ERR, None);
+            Outcome::Wrong(ib_wc_status_IB_WC_LOC_QP_OP_ERR, None)
         }
+        _ => Outcome::Done,
+    }
+}
+
+fn try_send(q: &mut Qp, at: usize) -> Outcome {
+    let wr = &q.sq[at];
+    if wr.at_post {
+        return Outcome::Done;
+    }
+    match wr.op {
+        Op::Reg { .. } | Op::Inv { .. } => return local(q.dev, &wr.op),
         _ => {}
     }
     let Some(peer) = qp_of(q.peer) else {
@@ -1126,7 +1293,9 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     p.heard = true;
     if !p.established && p.events == 0 {
         // The connection is in use before the CM has reported it as established.
-        tell(peer, ib_event_type_IB_EVENT_COMM_EST);
+        if family(p.dev).has_comm_est() {
+            tell(peer, ib_event_type_IB_EVENT_COMM_EST);
+        }
         // SAFETY: As above.
         let met = unsafe { ((*p.dev).node, (*q.dev).ip) };
         w().lnet.met.insert(met);
@@ -1140,7 +1309,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
             // One message, unless the sender is byzantine; then there may be fewer buffers than
             // messages.
             for data in byzantine::message(node, data) {
-                let Some(r) = p.rq.pop_front() else {
+                let Some(r) = pop_recv(p) else {
                     break;
                 };
                 if data.len() > r.len as usize {
@@ -1500,9 +1669,17 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 },
                 _ => violation("posts what no driver posts"),
             };
+            let is_local = matches!(op, Op::Reg { .. } | Op::Inv { .. });
+            let at_post = is_local && up && family(q.dev) == Family::Rdmavt;
+            if at_post && !matches!(local(q.dev, &op), Outcome::Done) {
+                violation("a key is made valid or invalid that is not in the state for it");
+            }
             let inline = (r.send_flags & ib_send_flags_IB_SEND_INLINE != 0).then(|| {
                 let mut data = Vec::new();
                 for sge in list {
+                    if !dma::is_cpus(q.dev, sge.addr) {
+                        violation("inline data have a DMA address");
+                    }
                     data.extend_from_slice(core::slice::from_raw_parts(
                         sge.addr as *const u8,
                         sge.length as usize,
@@ -1513,19 +1690,32 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 }
                 data
             });
+            if inline.is_none() {
+                for sge in list {
+                    dma::post(q.dev, sge.addr, sge.length.into(), false);
+                }
+            }
             let truth = oracle::of((*q.dev).node);
             let marks = r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE && r.num_sge == 0;
             match list.first() {
                 _ if marks => truth.marks(),
-                first => truth.takes(
-                    at == wr,
-                    first.filter(|_| r.opcode == ib_wr_opcode_IB_WR_SEND),
-                ),
+                first => {
+                    let sends = first.filter(|_| r.opcode == ib_wr_opcode_IB_WR_SEND);
+                    let message = sends.map(|sge| {
+                        let mut data = inline.clone().unwrap_or_default();
+                        if inline.is_none() {
+                            dma::read(q.dev, sge.addr, sge.length.into(), &mut data);
+                        }
+                        data
+                    });
+                    truth.takes(at == wr, message.as_deref());
+                }
             }
             q.seq += 1;
             q.sq.push_back(Wr {
                 seq: q.seq,
                 op,
+                at_post,
                 signaled: r.send_flags & ib_send_flags_IB_SEND_SIGNALED != 0,
                 cqe: r.__bindgen_anon_1.wr_cqe,
                 parts: list.iter().map(|s| (s.addr, s.length)).collect(),
@@ -1580,6 +1770,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
             if r.num_sge == 0 {
                 oracle::of((*q.dev).node).marks_recv();
             }
+            dma::post(q.dev, addr, len.into(), true);
             q.rq.push_back(Recv {
                 cqe: r.__bindgen_anon_1.wr_cqe,
                 addr,
@@ -1628,7 +1819,7 @@ pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
     know(q);
     // SAFETY: As above.
     unsafe {
-        while (*qp).completions + (*qp).handling != 0 {
+        while (*qp).completions + (*qp).handling + (*qp).sq.len() + (*qp).rq.len() != 0 {
             sched::sleep_on(qp as usize);
         }
         (*qp).drained = true;

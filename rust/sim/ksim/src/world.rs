@@ -303,6 +303,10 @@ pub struct World {
     pub timers: Map<usize, usize>,
     /// Files of debugfs.
     pub dentries: Vec<*mut misc::Dentry>,
+    /// Behaviour of adapters.
+    pub family: verbs::Family,
+    /// Source of its times.
+    pub family_rng: Rng,
     /// Mappings for devices.
     pub maps: dma::Maps,
     /// Number of live scatterlists.
@@ -423,7 +427,9 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         works: work::Works::default(),
         timers: Map::default(),
         dentries: Vec::new(),
-        maps: dma::Maps::default(),
+        family: verbs::Family::of(seed),
+        family_rng: Rng::new(seed ^ 0xf1a5_4000),
+        maps: dma::Maps::new(seed),
         sg_tables: 0,
         qps: Map::default(),
         all_qps: Vec::new(),
