@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Tests of scripts/hardware-day in a made-up root with made-up programs. Run: pytest scripts"""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPT = os.path.join(HERE, "hardware-day")
+NI, PEER = "10.0.0.1@o2ib", "10.0.0.2@o2ib"
+LST = """case "$1" in
+stat) echo "[R] Avg: 12.5 RPC/s Min: 1 Max: 2"; echo "[W] Avg: 3.25 MiB/s Min: 1 Max: 2" ;;
+show_error) echo "here"; echo "Total 0 error nodes in here"; echo "there"; echo "Total 0 error nodes in there" ;;
+esac
+echo "lst $*" >>"$LOG"
+"""
+RDMA = """case "$*" in
+link) echo "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth5" ;;
+"resource show cm_id") echo "link mlx5_0/1 state CONNECT ps TCP src-addr 10.0.0.1:700 dst-addr 10.0.0.2:987" ;;
+"dev show mlx5_0 -d") echo "0: mlx5_0: node_type ca fw 1.2 adaptive-moderation on" ;;
+esac
+echo "rdma $*" >>"$LOG"
+"""
+
+
+class Root:
+    def __init__(self, path):
+        self.path = path
+        self.log = path / "log"
+        device = self.put("sys/devices/pci0/0000:05:00.0/power", "").parent
+        (self.path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+        (self.path / "sys/class/infiniband/mlx5_0/device").symlink_to(device)
+        (device / "driver").symlink_to("/sys/bus/pci/drivers/mlx5_core")
+        self.debug(f"ni={NI} incarnation=1 device=mlx5_0 peers=1", "conn=1 rnr=0 no_memory=0")
+        self.put(f"sys/kernel/debug/ro2iblnd/{NI}.closes", f"closes={NI} ends=0\n")
+        self.program("lst", LST)
+        self.program("rdma", RDMA)
+        self.program("lnetctl", 'echo "ping:"; echo "    - primary nid: 10.0.0.2@o2ib"')
+        self.program("lctl", 'echo "lctl $*" >>"$LOG"')
+        self.program("devlink", 'echo "devlink $*" >>"$LOG"')
+        self.program("ip", 'echo "ip $*" >>"$LOG"')
+        self.program("dmesg", "echo '[ 1.0] LNet: Added LNI'")
+        self.program("sleep", "exit 0")
+        self.program("preflight", "echo 'preflight: ok'")
+        self.program("ro2ib-report", 'while [ "$1" != -o ]; do shift; done; echo "the report" >"$2"')
+
+    def put(self, name, text):
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def debug(self, *lines):
+        self.put(f"sys/kernel/debug/ro2iblnd/{NI}", "\n".join(lines) + "\n")
+
+    def program(self, name, text):
+        self.put(f"bin/{name}", f"#!/bin/sh\n{text}\n").chmod(0o755)
+
+    def run(self, *options):
+        """Runs the script. Returns its status, the results by step, and the file."""
+        out = self.path / "out.txt"
+        done = subprocess.run(
+            ["sh", SCRIPT, "-r", str(self.path), "-o", str(out), "-s", "1", "-w", "1", *options, PEER],
+            env={**os.environ, "LOG": str(self.log)}, check=False, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        found = re.findall(r"^(ok|FAILED|skipped) +(.*?): .*$", done.stdout, re.MULTILINE)
+        steps = {name: how for how, name in found}
+        last = done.stdout.splitlines()[-1]
+        count = list(steps.values()).count
+        assert last == f"{count('ok')} passed, {count('FAILED')} failed", done.stdout + done.stderr
+        assert (done.returncode == 0) == (count("FAILED") == 0)
+        return steps, out.read_text(), done.stdout
+
+
+@pytest.fixture
+def root(tmp_path):
+    return Root(tmp_path)
+
+
+def test_two_nodes_that_work(root):
+    """Checks that every step passes, that contents are verified, and that no fault happens without -f."""
+    steps, text, _ = root.run()
+    assert {name for name, how in steps.items() if how == "skipped"} == {"faults"}, steps
+    assert "FAILED" not in steps.values()
+    log = root.log.read_text()
+    assert len(re.findall("brw .* check=full", log)) == 12
+    assert "ip link" not in log and "devlink" not in log and "del_peer" not in log
+    assert "rdma dev set mlx5_0 adaptive-moderation off" in log
+    assert log.rindex("adaptive-moderation on") > log.rindex("adaptive-moderation off")
+    assert text.count("the report") == 2 and "driver mlx5_core, interface eth5" in text
+
+
+def test_faults_are_caused_and_undone(root):
+    """Checks that the interface comes back up, and that the driver is reloaded only with -d."""
+    steps, _, _ = root.run("-f", "-d")
+    assert "FAILED" not in steps.values(), steps
+    log = root.log.read_text()
+    assert log.count("ip link set dev eth5 down") == log.count("ip link set dev eth5 up") == 2
+    assert f"lctl --net o2ib del_peer {PEER}" in log and "devlink dev reload pci/0000:05:00.0" in log
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "step"),
+    [
+        ("lst", LST.replace("0 error nodes in there", "1 error nodes in there"), "brw read check=full size=1M x16"),
+        ("lst", LST.replace("Total 0 error nodes", "cannot ask"), "ping x1"),
+        ("lnetctl", 'echo "    errno: -113"', "ping"),
+        ("preflight", "echo 'preflight: 1 problem'; exit 1", "preflight"),
+        ("dmesg", 'echo x >>"$LOG.dmesg"; sed "s/x/[ 1.0] WARNING: CPU: 1/" "$LOG.dmesg"', "kernel log"),
+    ],
+)
+def test_what_fails_is_reported(root, program, text, step):
+    """Checks that a failure of each kind fails its step."""
+    root.program(program, text)
+    steps, text, _ = root.run()
+    assert steps[step] == "FAILED", steps
+    assert "FAILED" in text
+
+
+def test_counters_that_rose(root):
+    """Checks that a closed connection and a lack of memory fail the step of the counters."""
+    root.debug(f"ni={NI} device=mlx5_0", "conn=1 rnr=0 no_memory=2", "conn=2 no_memory=1")
+    root.put(f"sys/kernel/debug/ro2iblnd/{NI}.closes", f"closes={NI}\nevent=closed by=us cause=NoResources\n")
+    steps, text, _ = root.run()
+    assert steps["counters"] == "FAILED" and "no_memory=3" in text and "closed connections: 1" in text, text
+
+
+def test_a_node_without_the_driver(root):
+    """Checks that no traffic runs without an NI of ro2iblnd."""
+    for path in (root.path / "sys/kernel/debug/ro2iblnd").iterdir():
+        path.unlink()
+    steps, _, _ = root.run()
+    assert steps["the NI"] == "FAILED" and "ping" not in steps
