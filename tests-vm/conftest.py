@@ -105,7 +105,8 @@ def modules():
 def profiler():
     """Returns the modules that make a device look like another, send its events, and stand in for a GPU, if they are
     built."""
-    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_dma", "ib_event", "gpu_fake")]
+    names = ("ib_profile", "ib_dma", "ib_engine", "ib_event", "gpu_fake")
+    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in names]
     return [path for path in paths if os.path.exists(path)]
 
 

@@ -12,8 +12,9 @@ import vm
 from devices import DEVICES, UNUSABLE
 from faults import close_all, slow
 from flow import DEBUGFS, balanced, polls, rnr
-from nodes import Node, until, up
+from nodes import Node, parse, until, up
 
+DMA, ENGINE = (f"/sys/module/{module}/parameters" for module in ("ib_dma", "ib_engine"))
 TOO_MUCH = "/sys/module/ib_profile/parameters/asked_too_much"
 MADE = "/sys/module/ib_profile/parameters/regions_made"
 
@@ -74,6 +75,11 @@ def test_device(boot_pair, device):
     traffic(b, a)
     assert modest(a) and modest(b)
     for node in (a, b):
+        if node.guest.dma is not None:
+            assert node.guest.check(f"cat {DMA}/violations").strip() == "0"
+        if node.guest.engine is not None:
+            counts = parse(node.guest.check(f"cat {ENGINE}/counts"))
+            assert counts["interrupts"] > 100 and ("flush_ms" not in node.guest.engine or counts["late"]), counts
         node.unload()
         if node.guest.profile:
             assert node.guest.check(f"cat {MADE}").strip() == "0"

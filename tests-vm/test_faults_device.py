@@ -187,6 +187,21 @@ def test_address_flushed(nodes, record_property, side):
     idle(nodes, change, record_property, f"address of {node.guest.name} away for 2 s")
 
 
+def test_port_events_close_no_connection(nodes):
+    """Events of a port that changes nothing about the connections of RoCE cost no message and no connection."""
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", size=65536, count=20)
+    a.guest.check("insmod /files/ib_event.ko")
+    for event in ("lid_change", "pkey_change", "sm_change", "client_reregister", "gid_change", "port_active"):
+        run = a.start(b, op="mix", size=65536, count=40, conc=8)
+        a.guest.check(f"echo eth0 {event} >/sys/module/ib_event/parameters/tell")
+        r = run.result()
+        assert r["count"] == 40 and not r["errors"] and not r["verify_errors"], (event, r)
+    a.guest.check("rmmod ib_event")
+    assert "connection closed" not in a.log() + b.log()
+
+
 def test_mtu(nodes, record_property):
     a, b = nodes
 

@@ -127,6 +127,8 @@ class Guest:
               it makes the devices look like other devices
     dma       parameters of tests-vm/modules/ib_dma.ko, which is among `files`: the devices have the DMA of an adapter;
               None: soft-RoCE's virtual DMA
+    engine    parameters of tests-vm/modules/ib_engine.ko, which is among `files`: the devices complete, flush and
+              carry out commands as an adapter does; None: as soft-RoCE does
     files     put into the guest's /files (or (path, name) pairs)
     modules   modules of the kernel tree to load at boot; None: the provider's
     tools     more programs of this machine to have in the guest
@@ -142,7 +144,8 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", dma=None, hardware=False, softirq=False, files=(), modules=None, tools=(),
+        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", dma=None, engine=None,
+        hardware=False, softirq=False, files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
@@ -154,7 +157,8 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.provider, self.profile, self.dma, self.hardware, self.softirq = provider, profile, dma, hardware, softirq
+        self.provider, self.profile, self.dma, self.engine = provider, profile, dma, engine
+        self.hardware, self.softirq = hardware, softirq
         self.files, self.tools, self.compiled = list(files), tools, compiled
         self.modules = (PROVIDERS[provider],) if modules is None else modules
         self.append, self.vcpus = append, vcpus

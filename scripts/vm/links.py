@@ -17,6 +17,8 @@ def plug(guest, rail=0):
     add = f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}"
     if guest.dma is not None:
         load_once(guest, "ib_dma", guest.dma)
+    if guest.engine is not None:
+        load_once(guest, "ib_engine", guest.engine)
     if not guest.profile:
         guest.check(add)
         return

@@ -17,6 +17,11 @@ static const struct {
 	{ "fatal", IB_EVENT_DEVICE_FATAL },
 	{ "port_err", IB_EVENT_PORT_ERR },
 	{ "port_active", IB_EVENT_PORT_ACTIVE },
+	{ "lid_change", IB_EVENT_LID_CHANGE },
+	{ "pkey_change", IB_EVENT_PKEY_CHANGE },
+	{ "sm_change", IB_EVENT_SM_CHANGE },
+	{ "client_reregister", IB_EVENT_CLIENT_REREGISTER },
+	{ "gid_change", IB_EVENT_GID_CHANGE },
 };
 
 static struct ib_device *device_of(const char *interface)
