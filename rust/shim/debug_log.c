@@ -3,6 +3,7 @@
  * LNet's debug log, which "lctl dk" shows. If scripts/lnet-probe finds no debug
  * log in LNet, only console messages are written.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/build_bug.h>

@@ -6,6 +6,7 @@
  * The functions here convert between LNet's structures and the flat ones of
  * ro2iblnd_shim.h. The Rust side takes all decisions.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bug.h>

@@ -9,6 +9,7 @@
  * ko2iblnd: the name is taken. Lustre's ko2iblnd would make LNet panic, because
  * LNet already has a driver of that type.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/kobject.h>

@@ -3,6 +3,7 @@
  * Netlink attributes by which lnetctl shows and sets the tunables of an NI.
  * LNet 2.15 has no such attributes for drivers.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/kernel.h>

@@ -7,6 +7,7 @@
  * notifiers take it with rtnl held, so no holder of it may take rtnl. RCU
  * readers may read the list, too.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/delay.h>

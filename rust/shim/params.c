@@ -11,6 +11,7 @@
  *
  * No function of LNet is used here.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/kernel.h>

@@ -7,6 +7,7 @@
  *
  * A text is replaced as a whole and read under RCU.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/ctype.h>

@@ -3,6 +3,7 @@
  * Tunables of an NI: defaults, and completion of the values that the user left
  * open.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/kernel.h>

@@ -8,6 +8,7 @@
  * ToS), so that its tools show and set them; the shim's NI stores the rest. All
  * of them are single words, read at any time.
  */
+#undef pr_fmt
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/kernel.h>

@@ -4,6 +4,7 @@
  * and licence are in rust/ro2iblnd.rs.
  */
 /* The driver's name also when it is built as ko2iblnd. */
+#undef pr_fmt
 #define pr_fmt(fmt) "ro2iblnd: " fmt
 
 #include <generated/utsrelease.h>
