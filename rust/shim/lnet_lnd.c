@@ -300,19 +300,24 @@ int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
 		return rc;
 	}
 
-#ifdef RO2IB_HAVE_LN_LNDS
-	/* LNet panics on a second driver of a type; refuse instead. */
-	if (READ_ONCE(the_lnet.ln_lnds[O2IBLND])) {
-		pr_err("another driver of network type o2ib is loaded; unload it first\n");
-		return -EBUSY;
-	}
-#endif
-
 	rc = ro2ib_notifiers_register();
 	if (rc) {
 		pr_err("cannot watch network interfaces: %d\n", rc);
 		return rc;
 	}
+
+#ifdef RO2IB_HAVE_LN_LNDS
+	/*
+	 * LNet panics on a second driver of a type; refuse instead. Nothing
+	 * that waits may come between this check and the registration, because
+	 * the other driver may register at the same time.
+	 */
+	if (READ_ONCE(the_lnet.ln_lnds[O2IBLND])) {
+		pr_err("another driver of network type o2ib is loaded; unload it first\n");
+		ro2ib_notifiers_unregister();
+		return -EBUSY;
+	}
+#endif
 
 	ro2ib_ops = ops;
 	ro2ib_driver = driver;
