@@ -315,7 +315,7 @@ fn admit(
                 let made = Conn::open(&peer, None, known, salt)
                     .and_then(|conn| peer.add(&conn).map(|()| conn));
                 return made.map_err(|e| {
-                    peer.attempt_over(false, None, Cause::NoResources);
+                    peer.accept_failed(Cause::NoResources);
                     no_resources(e)
                 });
             }

@@ -278,21 +278,46 @@ impl<C: Connection> Peer<C> {
         if cause == Cause::ConnectTimeout {
             self.ni.tell(DeviceHint::Unheard);
         }
+        if self.ni.passage() == SendPolicy::Refuse {
+            self.refuse_waiting();
+        }
+        match self.count_failure(active, retry, cause) {
+            AfterFailure::RetryIn(_) => {}
+            AfterFailure::OthersRemain => self.connect_missing(),
+            // A request of the peer that was not continued may not have been from the peer.
+            AfterFailure::GiveUp => self.forget(Some(cause), active),
+        }
+    }
+
+    /// Handles the failure to create a connection for a request that was accepted ([`Peer::validate`]). Finalizes no
+    /// message, because all other requests wait for the caller, a handler of a listener.
+    pub(crate) fn accept_failed(self: &Arc<Self>, cause: Cause) {
+        match self.count_failure(false, None, cause) {
+            AfterFailure::RetryIn(_) => {}
+            AfterFailure::OthersRemain => self.connect_missing(),
+            // The retry, which finds nothing due, forgets the peer.
+            AfterFailure::GiveUp => self.with(|inner| self.retry_in(inner, 0)),
+        }
+    }
+
+    /// Counts a failed attempt, and schedules the retry if one is due.
+    fn count_failure(
+        self: &Arc<Self>,
+        active: bool,
+        retry: Option<RetryReject>,
+        cause: Cause,
+    ) -> AfterFailure {
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
         let listed = self.ni.is_listed();
         // An attempt that ended because the link went down waits for the link; an attempt that gave way on this node is
         // repeated.
-        let passage = self.ni.passage();
-        if passage == SendPolicy::Refuse {
-            self.refuse_waiting();
-        }
-        let later = cause.spares_who_waits() || passage == SendPolicy::Hold;
+        let later = cause.spares_who_waits() || self.ni.passage() == SendPolicy::Hold;
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));
-        let after = self.with(|inner| {
+        self.with(|inner| {
             if let Some(invited) = retry {
                 inner.policy.learnt(invited);
             }
@@ -307,13 +332,7 @@ impl<C: Connection> Peer<C> {
                 self.retry_in(inner, ms);
             }
             after
-        });
-        match after {
-            AfterFailure::RetryIn(_) => {}
-            AfterFailure::OthersRemain => self.connect_missing(),
-            // A request of the peer that was not continued may not have been from the peer.
-            AfterFailure::GiveUp => self.forget(Some(cause), active),
-        }
+        })
     }
 
     /// Stops waiting for a peer whose request was accepted and that does not continue. May sleep.
