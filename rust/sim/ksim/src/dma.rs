@@ -687,10 +687,12 @@ pub unsafe extern "C" fn ro2ib_sgt_reserve(sgt: *mut sg_table, n: u32) -> i32 {
         (*sgt).sgl = room.cast();
         (*sgt).orig_nents = n;
     }
+    w().sg_reserved += 1;
     0
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_sgt_unreserve(sgt: *mut sg_table) {
+    w().sg_reserved -= 1;
     // SAFETY: By the contract of this function.
     mem::put(unsafe { (*sgt).sgl.cast() });
 }

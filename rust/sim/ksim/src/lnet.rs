@@ -1028,6 +1028,11 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, health: u32) {
     lock::might_sleep("lnet_finalize");
+    if sched::is_running("cm request") {
+        violation(
+            "a message is finalized in a handler of a listener, for which other requests wait",
+        );
+    }
     sched::point();
     let msg: *mut Msg = msg.cast();
     // SAFETY: Messages stay until the world ends.

@@ -311,6 +311,8 @@ pub struct World {
     pub maps: dma::Maps,
     /// Number of live scatterlists.
     pub sg_tables: usize,
+    /// Number of live scatterlists of reserves.
+    pub sg_reserved: usize,
     /// Queue pairs by number.
     pub qps: Map<u32, *mut Qp>,
     /// Queue pairs of the world, destroyed ones too.
@@ -431,6 +433,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         family_rng: Rng::new(seed ^ 0xf1a5_4000),
         maps: dma::Maps::new(seed),
         sg_tables: 0,
+        sg_reserved: 0,
         qps: Map::default(),
         all_qps: Vec::new(),
         next_qpn: 0x10,
