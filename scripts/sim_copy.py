@@ -37,5 +37,12 @@ def sync(to):
 
 
 def environment(rustc, cache, name):
-    """Returns an environment in which cargo has its own target directory."""
-    return {**os.environ, "RUSTC": rustc, "CARGO_TARGET_DIR": os.path.join(cache, name)}
+    """Returns an environment in which cargo has its own target directory, and builds a small change fast."""
+    return {
+        **os.environ,
+        "RUSTC": rustc,
+        "CARGO_TARGET_DIR": os.path.join(cache, name),
+        "CARGO_INCREMENTAL": "1",
+        "CARGO_PROFILE_RELEASE_LTO": "off",
+        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    }
