@@ -33,16 +33,16 @@ struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
     _registration: lnet::Registration<lnd::lnet_glue::O2ib>,
     // Last: waits until no code of this module runs any more.
-    _exit: lnd::driver::Exit,
+    _exit: lnd::module_state::Exit,
 }
 
 impl kernel::Module for Ro2iblnd {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         rdma::layout_check::check()?;
-        let driver = lnd::driver::Driver::new()?;
+        let driver = lnd::module_state::Driver::new()?;
         Ok(Self {
             _registration: lnet::Registration::new(driver.clone())?,
-            _exit: lnd::driver::Exit::new(driver),
+            _exit: lnd::module_state::Exit::new(driver),
         })
     }
 }

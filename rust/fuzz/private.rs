@@ -10,21 +10,21 @@
 
 use libfuzzer_sys::fuzz_target;
 use ro2iblnd_proto::{
-    conn_ack::{
+    conn_ack_check::{
         validate_conn_ack,
         Expected, //
     },
-    conn_req::NiView,
     conn_req_check::{
         check_ni,
         parse_connreq,
         CmSource,
         Policy, //
     },
-    connect_race::{
+    conn_req_peer_check::{
         check_peer,
         PeerView, //
     },
+    conn_req_types::NiView,
     nid::Nid,
     params::{
         MaxFrags,
@@ -36,7 +36,7 @@ use ro2iblnd_proto::{
         Reaction,
         Reject, //
     },
-    reject_reason::Refusal, //
+    reject_cause::Refusal, //
 };
 
 const ME: Nid = Nid::new(0, 0x0a00_0001);

@@ -13,13 +13,13 @@ use std::env;
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../sim/src/counter_check.rs"]
-mod counter_check;
-#[path = "../sim/src/oracle_check.rs"]
-mod oracle_check;
+#[path = "../sim/src/monotonic_check.rs"]
+mod monotonic_check;
 #[path = "../sim/src/scenario.rs"]
 #[allow(dead_code)]
 mod scenario;
+#[path = "../sim/src/true_counts_check.rs"]
+mod true_counts_check;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((script, foul)) = scenario::Script::foul(bytes) else {

@@ -28,7 +28,7 @@ use super::{
         Connection,
         Peers, //
     },
-    rate_limit::RateLimiter,
+    request_rate::RateLimiter,
     stats::{
         close_log::CloseStats,
         conn_stats, //
@@ -37,13 +37,13 @@ use super::{
 use crate::{
     lnet::params,
     policy::{
-        rate_limit::{
+        reconnect::PeerParams,
+        request_rate::{
             timer_units,
             RateExceeded,
             REFUSALS,
             TAKEN, //
-        },
-        reconnect::PeerParams, //
+        }, //
     },
     proto::{
         cause::Cause,

@@ -12,7 +12,7 @@ use crate::{
     policy::{
         close_log::Recorded,
         link_defaults::DepthReason,
-        post_failures, //
+        refused_posts_limit, //
     },
     proto::{
         cause::Cause,
@@ -346,7 +346,7 @@ pub(crate) fn refuses_posts(nid: Nid, device: &str) {
             "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
              update the driver of the device, or use another device; \
              delete and add the NI to try again",
-            post_failures::MANY
+            refused_posts_limit::MANY
         )
     );
 }

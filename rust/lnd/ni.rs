@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! NI as its peers and connections see it: its configuration, device, link state, clock and counters. This file uses
-//! neither peers nor connections. [`super::ni_device`] attaches the NI to its device.
+//! neither peers nor connections. [`super::ni_lifecycle`] attaches the NI to its device.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -25,15 +25,15 @@ use super::{
         ConnCount,
         ConnGuard, //
     },
-    device_health::DeviceHealth,
-    hca::Hca,
-    lnet_glue::O2ib,
-    retained_rx::RetainedRx,
-    settings::{
+    conn_settings::{
         ConnSettings,
         Settings,
         SettingsInUse, //
     },
+    device_faults::DeviceHealth,
+    hca::Hca,
+    lnet_glue::O2ib,
+    retained_rx::RetainedRx,
     stats::{
         close_log::CloseStats,
         closed_counters::ClosedCounters,
@@ -61,7 +61,7 @@ use crate::{
             SendPolicy, //
         },
         liveness::ProbeInterval,
-        ni_deletion::{
+        ni_deletion_detect::{
             LateAction,
             NiDeletion, //
         }, //

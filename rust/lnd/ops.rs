@@ -22,23 +22,23 @@ use super::{
         files::NiFiles,
         latency::LatencyFile, //
     },
-    driver::Driver,
     hca::Hca,
-    iface::IfaceUser,
     listen::ListenTarget,
+    listen_addr::IfaceUser,
     lnet_glue::O2ib,
+    lnetctl_debug_peer,
     log,
+    module_state::Driver,
     ni::{
         DeviceHint,
         Ni, //
     },
-    ni_device::NiDevice,
+    ni_lifecycle::NiDevice,
     peer::{
         Connection,
         NotSent,
         Peer, //
-    },
-    peer_debug, //
+    }, //
 };
 use crate::{
     lnet::{
@@ -222,7 +222,7 @@ impl Lnd for O2ib {
     }
 
     fn debug_peer(this: ArcBorrow<'_, NiDevice>, nid: u64) -> Result {
-        peer_debug::peer(&peer_of(&this, nid)?)
+        lnetctl_debug_peer::peer(&peer_of(&this, nid)?)
     }
 
     fn del_peer(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {

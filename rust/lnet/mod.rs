@@ -13,17 +13,17 @@
 //! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless a function here says
 //! "any context", it needs process context and may sleep.
 
+mod access_and_tune;
 pub(crate) mod dk;
 mod driver;
 mod gpu;
 mod message;
 mod ni;
-pub(crate) mod notice;
 pub(crate) mod params;
 mod request;
-mod rules;
 mod text;
 pub(crate) mod trace;
+pub(crate) mod uevent;
 
 pub(crate) use driver::{
     ConnInfo,

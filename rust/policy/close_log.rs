@@ -20,7 +20,7 @@ use crate::proto::{
         Refused,
         RejectWhy, //
     },
-    reject_reason::RejectCause as Refusal, //
+    reject_cause::RejectCause as Refusal, //
 };
 
 /// Kind of an end.

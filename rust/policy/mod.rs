@@ -23,6 +23,7 @@
 // The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod access_and_tune;
 pub mod addr_hash;
 pub mod addr_table;
 pub mod close_log;
@@ -35,14 +36,13 @@ pub mod link_defaults;
 pub mod link_state;
 pub mod liveness;
 pub mod mr_quota;
-pub mod ni_deletion;
+pub mod ni_deletion_detect;
 pub mod nid_range;
-pub mod nid_rules;
 pub mod pending_timeout;
-pub mod post_failures;
 pub mod queue_sizes;
-pub mod rate_limit;
 pub mod reconnect;
+pub mod refused_posts_limit;
+pub mod request_rate;
 pub mod resend;
 pub mod retained_rx;
 pub mod source_port;

@@ -30,7 +30,7 @@ const BACKOFF_DOUBLINGS: u32 = 8;
 /// Longest pause after a lost race, in milliseconds. A peer that lost a race rejects our requests until it has counted
 /// [`RACES_MAX`] of them, or until the CM repeats the peer's own request, after 4.3 s. With half of this pause on
 /// average, that takes as long as this node takes to regard an unanswered request as lost
-/// ([`STALE_REQUEST_MS`](crate::proto::connect_race::STALE_REQUEST_MS)).
+/// ([`STALE_REQUEST_MS`](crate::proto::conn_req_peer_check::STALE_REQUEST_MS)).
 const RACE_PAUSE_MS: u32 = 50;
 
 /// Shortest pause until a broken connection is replaced while others live, in milliseconds; up to the same time again

@@ -29,20 +29,20 @@ use super::{
 };
 
 pub use super::{
-    conn_ack::{
+    conn_ack_check::{
         validate_conn_ack,
         AckError,
         Agreed,
         Expected, //
     },
-    conn_req::{
-        ConnReq,
-        NiView, //
-    },
-    connect_race::{
+    conn_req_peer_check::{
         check_peer,
         PeerVerdict,
         PeerView, //
+    },
+    conn_req_types::{
+        ConnReq,
+        NiView, //
     },
     reject::{
         cm_reason,
@@ -55,7 +55,7 @@ pub use super::{
         RejectWhy,
         RetryWhy, //
     },
-    reject_reason::{
+    reject_cause::{
         Refusal,
         RejectCause, //
     }, //

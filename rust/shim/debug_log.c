@@ -10,7 +10,7 @@
 #include <linux/printk.h>
 #include <linux/string.h>
 
-#include "shim.h"
+#include "internal.h"
 
 #ifdef RO2IB_HAVE_DEBUG_LOG
 

@@ -21,7 +21,7 @@
 #include <net/net_namespace.h>
 
 #include "ro2iblnd_helpers.h"
-#include "shim.h"
+#include "internal.h"
 
 /* Set by ro2ib_shim_register(), before LNet can call a function here. */
 const struct ro2ib_lnd_ops *ro2ib_ops;

@@ -12,7 +12,7 @@
 #include <linux/printk.h>
 #include <net/netlink.h>
 
-#include "shim.h"
+#include "internal.h"
 
 #ifdef RO2IB_HAVE_LND_NL
 

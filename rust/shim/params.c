@@ -7,7 +7,7 @@
  * A parameter rejects a value outside its range, with one log line that names
  * the parameter, the value and the range: the module does not load, or the
  * write to sysfs fails. Values that ko2iblnd clamps are clamped here too
- * (tunables.c).
+ * (tunable_defaults.c).
  *
  * No function of LNet is used here.
  */

@@ -12,7 +12,7 @@
 #include <linux/printk.h>
 
 #include "ro2iblnd_version.h"
-#include "shim.h"
+#include "internal.h"
 
 /* The build says which Rust crate `kernel` it took. */
 #ifndef RO2IB_KERNEL_CRATE

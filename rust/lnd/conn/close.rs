@@ -23,7 +23,7 @@ use crate::{
         ni::DeviceHint,
         timestamp::Timestamp, //
     },
-    lnet::notice,
+    lnet::uevent,
     proto::{
         cause::Cause,
         conn_state::ConnEvent,
@@ -121,7 +121,7 @@ impl Conn {
         let name = self.hca().ok().map(|hca| hca.device.name());
         let name = name.as_ref().map(DeviceName::as_str);
         log::refuses_posts(ni.nid, name.unwrap_or("the RDMA device"));
-        notice::device(notice::Device::Fatal, &ni.nid, name);
+        uevent::device(uevent::Device::Fatal, &ni.nid, name);
         ni.tell(DeviceHint::Refuses);
     }
 

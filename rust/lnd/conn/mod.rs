@@ -68,10 +68,10 @@ use self::{
 };
 use super::{
     conn_count::ConnGuard,
+    conn_settings::ConnSettings,
     hca::Hca,
     ni::Ni,
     peer::Peer,
-    settings::ConnSettings,
     stats::conn_stats::ConnStats,
     timestamp::Timestamp,
     work_queues::DeviceQueues, //

@@ -298,7 +298,7 @@ impl Conn {
     /// Creates the queue pair, with the requested depth or the largest that the device supports, and posts the
     /// receives. Returns its depth.
     // Separate function, with `Qp::create`, so that no stack frame has more than 1 KiB
-    // (tests-vm/test_objdump_checks.py).
+    // (tests-vm/test_driver_objdump.py).
     #[inline(never)]
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;

@@ -45,7 +45,7 @@ use crate::{
         Message, //
     },
     policy::{
-        ni_deletion::LateAction,
+        ni_deletion_detect::LateAction,
         resend::Resend,
         upcall_sched::{
             NextJob,

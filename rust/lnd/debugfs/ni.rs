@@ -19,7 +19,7 @@ use crate::{
             DeviceHint,
             Ni, //
         },
-        ni_device::NiDevice,
+        ni_lifecycle::NiDevice,
         peer::{
             Peer,
             Peers, //

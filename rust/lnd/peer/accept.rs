@@ -10,7 +10,7 @@ use super::{
     Peer, //
 };
 use crate::{
-    policy::rate_limit::RateExceeded,
+    policy::request_rate::RateExceeded,
     proto::{
         conn_req_check::{
             check_peer,

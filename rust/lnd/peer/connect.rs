@@ -36,7 +36,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        connect_race::STALE_REQUEST_MS,
+        conn_req_peer_check::STALE_REQUEST_MS,
         reject::{
             RetryWhy,
             UNSAID_MAX, //

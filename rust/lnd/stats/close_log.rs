@@ -36,7 +36,7 @@ use crate::{
             NAMES as CAUSES, //
         },
         nid::Nid,
-        reject_reason::RejectCause as Refusal, //
+        reject_cause::RejectCause as Refusal, //
     }, //
 };
 

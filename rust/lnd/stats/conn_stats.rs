@@ -43,7 +43,7 @@ use crate::{
         },
         credits::Cost,
         nid::Nid,
-        reject_reason::RejectCause as Refusal,
+        reject_cause::RejectCause as Refusal,
         tx::Op,
         wire::MsgType, //
     }, //

@@ -34,20 +34,20 @@ use std::{
     }, //
 };
 
-mod allocator;
-mod counter_check;
 mod distinct;
+mod fast_alloc;
 mod gather;
-mod oracle_check;
+mod monotonic_check;
 mod scale;
 mod scenario;
 mod slow;
+mod true_counts_check;
 
 use gather::Sum;
 use scenario::Script;
 
 #[global_allocator]
-static HOST: allocator::Host = allocator::Host;
+static HOST: fast_alloc::Host = fast_alloc::Host;
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {

@@ -54,11 +54,11 @@ use simc::{
 };
 
 use crate::{
-    counter_check::{
+    monotonic_check::{
         self,
         Sums, //
     },
-    oracle_check, //
+    true_counts_check, //
 };
 
 /// Event of a node.
@@ -1777,7 +1777,7 @@ fn whole(script: Script) {
     if script.watched {
         for node in 0..n {
             tids.push(sched::spawn(node, Kind::Process, "watcher", move || {
-                counter_check::watch(node)
+                monotonic_check::watch(node)
             }));
         }
     }
@@ -1943,19 +1943,19 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
             )
         };
         let tuned = steps.iter().any(tunes);
-        let past = oracle_check::Past {
+        let past = true_counts_check::Past {
             plan: plan.clone(),
             same,
             tuned,
             broken: steps.iter().any(|step| step.what == Happens::PortEvents),
         };
         let tid = sched::spawn(node, Kind::Process, "said", move || {
-            oracle_check::look(node, &past)
+            true_counts_check::look(node, &past)
         });
         sched::join(tid);
     }
     if !byzantine::is_there() {
-        oracle_check::credits();
+        true_counts_check::credits();
     }
 }
 

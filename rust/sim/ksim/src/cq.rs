@@ -11,11 +11,11 @@ use crate::{
     },
     lock,
     mem,
-    oracle,
     sched::{
         self,
         Kind, //
     },
+    true_counts,
     verbs::{
         Dev,
         Qp, //
@@ -222,7 +222,7 @@ fn poll(cq: *mut Cq) {
             c.handling = Some(done.nr);
             if !cqe.is_null() {
                 if let Some(f) = (*cqe).done {
-                    oracle::of((*c.dev).node).completes(&done.wc);
+                    true_counts::of((*c.dev).node).completes(&done.wc);
                     world::enter();
                     f(cq.cast(), &raw mut done.wc);
                     world::leave();

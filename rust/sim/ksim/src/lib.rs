@@ -14,7 +14,7 @@
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
 //! | `lnet`, `trace` | LNet and the C shim |
-//! | `oracle` | true counts of a driver, to compare with its own counters |
+//! | `true_counts` | true counts of a driver, to compare with its own counters |
 //! | `byzantine` | a peer that breaks the protocol |
 //! | `world` | a world: nodes, the faults of a run, the checks |
 //!
@@ -42,10 +42,10 @@ pub mod lnet;
 pub mod lock;
 pub mod mem;
 pub mod misc;
-pub mod oracle;
 pub mod rng;
 pub mod sched;
 pub mod trace;
+pub mod true_counts;
 pub mod verbs;
 pub mod work;
 pub mod world;

@@ -22,13 +22,13 @@ use crate::{
     hash::Map,
     lock,
     mem,
-    oracle,
     sched::{
         self,
         Kind,
         MS,
         SEC, //
     },
+    true_counts,
     verbs::{
         self,
         Dev, //
@@ -1067,7 +1067,7 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
     }
     // SAFETY: As above.
     let (node, with_another) = unsafe { ((*(*msg).ni).node, (*msg).get.is_some()) };
-    oracle::of(node).messages += u64::from(status != 0 && !with_another);
+    true_counts::of(node).messages += u64::from(status != 0 && !with_another);
     finish(msg, status);
     slow();
 }

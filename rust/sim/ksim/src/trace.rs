@@ -66,7 +66,7 @@ pub struct Seen {
     told: Map<usize, Told>,
 }
 
-/// Counts of events of a node, to compare with the counts of the oracle and of the driver.
+/// Counts of events of a node, to compare with the true counts and of the driver.
 #[derive(Clone, Copy, Default)]
 pub struct Told {
     /// Messages posted.

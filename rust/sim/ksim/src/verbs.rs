@@ -24,7 +24,6 @@ use crate::{
     dma,
     lock,
     mem,
-    oracle,
     rng::Rng,
     sched::{
         self,
@@ -33,6 +32,7 @@ use crate::{
         SEC,
         US, //
     },
+    true_counts,
     world::{
         self,
         say,
@@ -825,7 +825,7 @@ pub fn destroy_qp(qp: *mut Qp) {
             violation("a queue pair is destroyed whose completions are still to come");
         }
         // SAFETY: Devices stay until the world ends.
-        oracle::of(unsafe { (*q.dev).node }).undrained = true;
+        true_counts::of(unsafe { (*q.dev).node }).undrained = true;
         while pop_send(q).is_some() {}
         while pop_recv(q).is_some() {}
         cq::clean(q.cq, qp);
@@ -1575,7 +1575,7 @@ const MOST_REFUSED: u32 = 6;
 /// Returns whether a post to the queue pair may fail.
 fn may_refuse(q: &Qp) -> bool {
     // SAFETY: Devices stay until the world ends.
-    q.refused || oracle::of(unsafe { (*q.dev).node }).refused_qps < MOST_REFUSED
+    q.refused || true_counts::of(unsafe { (*q.dev).node }).refused_qps < MOST_REFUSED
 }
 
 /// Marks a queue pair whose post failed.
@@ -1583,7 +1583,7 @@ fn refused(q: &mut Qp) {
     if !q.refused {
         q.refused = true;
         // SAFETY: Devices stay until the world ends.
-        oracle::of(unsafe { (*q.dev).node }).refused_qps += 1;
+        true_counts::of(unsafe { (*q.dev).node }).refused_qps += 1;
     }
 }
 
@@ -1695,7 +1695,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                     dma::post(q.dev, sge.addr, sge.length.into(), false);
                 }
             }
-            let truth = oracle::of((*q.dev).node);
+            let truth = true_counts::of((*q.dev).node);
             let marks = r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE && r.num_sge == 0;
             match list.first() {
                 _ if marks => truth.marks(),
@@ -1768,7 +1768,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
                 ((*r.sg_list).addr, (*r.sg_list).length)
             };
             if r.num_sge == 0 {
-                oracle::of((*q.dev).node).marks_recv();
+                true_counts::of((*q.dev).node).marks_recv();
             }
             dma::post(q.dev, addr, len.into(), true);
             q.rq.push_back(Recv {

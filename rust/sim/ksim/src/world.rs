@@ -27,7 +27,6 @@ use crate::{
     lock,
     mem,
     misc,
-    oracle::Truth,
     rng::Rng,
     sched::{
         self,
@@ -37,6 +36,7 @@ use crate::{
         US, //
     },
     trace,
+    true_counts::Truth,
     verbs::{
         self,
         Dev,

@@ -3,10 +3,10 @@
 //! Check of a connection request against the state of its sender: restarts, races and limits.
 
 use super::{
-    conn_req::ConnReq,
+    conn_req_types::ConnReq,
     nid::race_key,
     params::RACES_MAX,
-    reject_reason::{
+    reject_cause::{
         Refusal,
         RejectCause, //
     }, //
@@ -73,7 +73,10 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_connect_race))]
+#[cfg_attr(
+    ro2iblnd_kunit,
+    ::kernel::macros::kunit_tests(ro2ib_conn_req_peer_check)
+)]
 mod tests {
     use super::super::{
         nid::Nid,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Rate limit of requests and rejects that any host can provoke, with the memory of its parts;
-//! [`crate::policy::rate_limit`] has the rule.
+//! [`crate::policy::request_rate`] has the rule.
 //!
 //! Context: any; the owner of a rate limit locks it.
 
 use kernel::prelude::*;
 
 use crate::{
-    policy::rate_limit::{
+    policy::request_rate::{
         RateExceeded,
         RateLimit,
         Rates,

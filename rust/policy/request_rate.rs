@@ -16,7 +16,7 @@
 //! Context: any; the caller holds the lock of the rate limit.
 
 use super::addr_hash;
-use crate::proto::reject_reason::RejectCause;
+use crate::proto::reject_cause::RejectCause;
 
 /// Size of the budget, and how fast it is restored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub struct Rates {
 
 /// Rejects that are answered (H9). Large enough for the clients of a server whose NI is down, small enough to leave the
 /// CPU to other tasks. A reject that invites another request
-/// ([`Refusal::invites`](crate::proto::reject_reason::Refusal::invites)) may use the overdraft: after a restart of this
+/// ([`Refusal::invites`](crate::proto::reject_cause::Refusal::invites)) may use the overdraft: after a restart of this
 /// node every peer gets one, and must not wait.
 /// peer gets one, and must not wait.
 pub const REFUSALS: Rates = Rates {
@@ -203,7 +203,7 @@ impl From<RateExceeded> for RejectCause {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_rate_limit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_request_rate))]
 mod tests {
     use super::*;
 

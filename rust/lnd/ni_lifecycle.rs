@@ -39,20 +39,20 @@ use super::{
         files::NiFiles,
         latency::LatencyFile, //
     },
-    device_watch::{
-        self,
-        PendingDeviceEvents, //
-    },
     hca::Hca,
-    iface::{
+    index_walk::IndexWalks,
+    listen::ListenTarget,
+    listen_addr::{
         IfaceUser,
         Ifaces, //
     },
-    index_walk::IndexWalks,
-    listen::ListenTarget,
     log,
     ni::Ni,
     peer::Peers,
+    pending_device_events::{
+        self,
+        PendingDeviceEvents, //
+    },
     reconfigure, //
 };
 use crate::{
@@ -193,7 +193,7 @@ impl IfaceUser for NiDevice {
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
-        device_watch::tell_moved(&self.ni, old, self.ni.hca().ok().as_deref());
+        pending_device_events::tell_moved(&self.ni, old, self.ni.hca().ok().as_deref());
         // The old device may be about to be removed.
         self.ni.way(|way| way.attached());
         self.peers.table.for_each(|peer| peer.moved());
@@ -251,7 +251,7 @@ impl NiDevice {
         if !self.leave() {
             return;
         }
-        device_watch::tell_gone(&self.ni, hca.as_deref());
+        pending_device_events::tell_gone(&self.ni, hca.as_deref());
         // NIs on the same device lose it, too.
         let _ = self.apply_link_state(hca.as_deref());
         drop(hca);
@@ -479,7 +479,7 @@ impl WorkItem<DEVICE> for NiDevice {
             return;
         }
         match this.attach() {
-            Ok(()) => device_watch::tell_back(&this.ni, this.ni.hca().ok().as_deref()),
+            Ok(()) => pending_device_events::tell_back(&this.ni, this.ni.hca().ok().as_deref()),
             Err(_) if this.ni.is_stopping() => {}
             Err(e) => {
                 this.device_events.no_use(&this.ni, &e);

@@ -2,7 +2,7 @@
 /*
  * Text parameters that may change at any time: the access list ("access"), and
  * the tunables of NIs ("ni_tune"). The Rust side parses them
- * (rust/policy/nid_rules.rs); this file stores them, and writes the values of
+ * (rust/policy/access_and_tune.rs); this file stores them, and writes the values of
  * ni_tune to the NIs.
  *
  * A text is replaced as a whole and read under RCU.
@@ -18,7 +18,7 @@
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
-#include "shim.h"
+#include "internal.h"
 
 /*
  * A file of sysfs has room for this many bytes with a newline, and the kernel's

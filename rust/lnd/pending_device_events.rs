@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Pending events of the RDMA device of an NI: recorded by event handlers, and processed by the work item in
-//! [`super::ni_device`]. The file also records which of them were already logged.
+//! [`super::ni_lifecycle`]. The file also records which of them were already logged.
 //!
 //! Context: events are recorded in any context, including hard interrupts; they are processed in process context.
 
@@ -11,14 +11,14 @@ use kernel::{
 };
 
 use super::{
-    device_health::DeviceHealth,
+    device_faults::DeviceHealth,
     hca::Hca,
     log,
     ni::Ni, //
 };
 use crate::{
     lnet::{
-        notice,
+        uevent,
         StartError, //
     },
     policy::device_failover::{
@@ -189,13 +189,13 @@ impl PendingDeviceEvents {
         if self.told.xchg(fatal, Full) != fatal {
             let what = if fatal {
                 log::broken(ni.nid);
-                notice::Device::Fatal
+                uevent::Device::Fatal
             } else {
                 log::healed(ni.nid);
-                notice::Device::Back
+                uevent::Device::Back
             };
             let name = hca.device.name();
-            notice::device(what, &ni.nid, Some(name.as_str()));
+            uevent::device(what, &ni.nid, Some(name.as_str()));
         }
         fatal
     }
@@ -217,7 +217,7 @@ impl PendingDeviceEvents {
             if mute && ni.device_health.set_mute() {
                 let name = hca.device.name();
                 log::gsi_dead(ni.nid, name.as_str());
-                notice::device(notice::Device::Mute, &ni.nid, Some(name.as_str()));
+                uevent::device(uevent::Device::Mute, &ni.nid, Some(name.as_str()));
             }
         }
         ni.device_health.is_mute()
@@ -259,13 +259,13 @@ impl PendingDeviceEvents {
 /// Logs and reports that the NI has lost its device `hca`.
 pub(super) fn tell_gone(ni: &Ni, hca: Option<&Hca>) {
     log::detached(ni.nid);
-    tell(ni, notice::Device::Gone, hca);
+    tell(ni, uevent::Device::Gone, hca);
 }
 
 /// Logs and reports that the NI has a device again.
 pub(super) fn tell_back(ni: &Ni, hca: Option<&Hca>) {
     log::attached(ni.nid);
-    tell(ni, notice::Device::Back, hca);
+    tell(ni, uevent::Device::Back, hca);
 }
 
 /// Logs and reports that the NI has moved from `old` to another device.
@@ -273,12 +273,12 @@ pub(super) fn tell_moved(ni: &Ni, old: &Hca, new: Option<&Hca>) {
     let (from, to) = (old.device.name(), new.map(|hca| hca.device.name()));
     let to = to.as_ref().map_or("?", DeviceName::as_str);
     log::moved(ni.nid, from.as_str(), to);
-    tell(ni, notice::Device::Moved, new);
+    tell(ni, uevent::Device::Moved, new);
 }
 
-fn tell(ni: &Ni, what: notice::Device, hca: Option<&Hca>) {
+fn tell(ni: &Ni, what: uevent::Device, hca: Option<&Hca>) {
     let name = hca.map(|hca| hca.device.name());
-    notice::device(what, &ni.nid, name.as_ref().map(DeviceName::as_str));
+    uevent::device(what, &ni.nid, name.as_ref().map(DeviceName::as_str));
 }
 
 /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May sleep.

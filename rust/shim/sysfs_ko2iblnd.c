@@ -18,7 +18,7 @@
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
-#include "shim.h"
+#include "internal.h"
 
 #define RO2IB_LINK_NAME "ko2iblnd"
 

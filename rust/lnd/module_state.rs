@@ -9,7 +9,7 @@ use kernel::{
 
 use super::{
     debugfs::close_log::CloseLogFile,
-    iface::Ifaces,
+    listen_addr::Ifaces,
     stats::close_log::CloseStats,
     work_queues::WorkQueues, //
 };

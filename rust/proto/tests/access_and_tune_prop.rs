@@ -10,11 +10,11 @@ use proptest::{
 use ro2iblnd_proto::{
     nid::Nid,
     policy::{
-        nid_range::contains,
-        nid_rules::{
+        access_and_tune::{
             allows,
             tuning, //
-        }, //
+        },
+        nid_range::contains, //
     }, //
 };
 

@@ -115,7 +115,7 @@ pub fn validate_conn_ack(private_data: &[u8], expected: &Expected) -> Result<Agr
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_conn_ack))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_conn_ack_check))]
 mod tests {
     use super::super::{
         encode::{

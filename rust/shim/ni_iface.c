@@ -21,7 +21,7 @@
 #include <net/route.h>
 
 #include "ro2iblnd_netdev.h"
-#include "shim.h"
+#include "internal.h"
 
 /* NIs whose startup is complete, and that are not being shut down. */
 static LIST_HEAD(ro2ib_ni_list);

@@ -15,7 +15,7 @@
 #include <linux/minmax.h>
 #include <linux/printk.h>
 
-#include "shim.h"
+#include "internal.h"
 
 static struct lnet_ioctl_config_o2iblnd_tunables *
 ro2ib_o2ib_of(const struct ro2ib_ni *ni)

@@ -5,7 +5,7 @@
 //! Context: any, including hard interrupts; no lock.
 
 use crate::{
-    policy::post_failures::PostFailures,
+    policy::refused_posts_limit::PostFailures,
     rdma::atomic::{
         Acquire,
         Atomic,

@@ -13,7 +13,7 @@
  */
 #include <linux/ktime.h>
 
-#include "shim.h"
+#include "internal.h"
 
 #ifdef LNET_LITE
 

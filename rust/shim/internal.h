@@ -110,7 +110,7 @@ static inline void ro2ib_send_req_fill(struct ro2ib_send_req *req,
 	}
 }
 
-/* tunables.c */
+/* tunable_defaults.c */
 extern const struct ln_key_list ro2ib_tunables_keys;
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
 void ro2ib_tunables_settle(struct ro2ib_ni *ni);
@@ -122,7 +122,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		     bool export_backup);
 int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data);
 
-/* ni.c */
+/* ni_iface.c */
 int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
 struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
 				const struct ro2ib_ni_cfg *cfg);
@@ -136,14 +136,14 @@ const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net);
 int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
 
-/* module_link.c */
+/* sysfs_ko2iblnd.c */
 void ro2ib_module_link_add(void);
 void ro2ib_module_link_remove(void);
 
-/* rules.c */
+/* access_and_tune.c */
 void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
 
-/* tune.c */
+/* tunables_running.c */
 void ro2ib_tune_init(struct ro2ib_ni *ni);
 void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell);
 void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth);

@@ -48,7 +48,10 @@ impl NiDeletion {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_ni_deletion))]
+#[cfg_attr(
+    ro2iblnd_kunit,
+    ::kernel::macros::kunit_tests(ro2ib_ni_deletion_detect)
+)]
 mod tests {
     use super::*;
 

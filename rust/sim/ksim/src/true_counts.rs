@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! True counts of a node's driver, as its devices saw them. `oracle_check.rs` of the runner
+//! True counts of a node's driver, as its devices saw them. `true_counts_check.rs` of the runner
 //! compares the driver's own counters with them.
 
 use crate::{

@@ -9,7 +9,7 @@ use super::{
         self,
         errno::ENOMEM, //
     },
-    conn_req::NiView,
+    conn_req_types::NiView,
     nid::Nid,
     params::{
         FRAGS_MAX,
@@ -79,7 +79,7 @@ pub enum RejectCause {
     NoResources(i32),
     /// The CM did not accept.
     AcceptFailed,
-    /// The settings of the administrator exclude the peer ([`crate::policy::nid_rules::allows`]).
+    /// The settings of the administrator exclude the peer ([`crate::policy::access_and_tune::allows`]).
     Denied,
 }
 
@@ -230,7 +230,7 @@ impl Refusal {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_reject_reason))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_reject_cause))]
 mod tests {
     use super::super::params::QueueDepth;
     use super::*;

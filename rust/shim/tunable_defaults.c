@@ -11,7 +11,7 @@
 #include <linux/minmax.h>
 #include <linux/printk.h>
 
-#include "shim.h"
+#include "internal.h"
 
 /* Version of struct lnet_ioctl_config_o2iblnd_tunables that old tools know. */
 #define RO2IB_TUNABLES_VERSION	1

@@ -60,7 +60,10 @@ impl PostFailures {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_post_failures))]
+#[cfg_attr(
+    ro2iblnd_kunit,
+    ::kernel::macros::kunit_tests(ro2ib_refused_posts_limit)
+)]
 mod tests {
     use super::*;
 
