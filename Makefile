@@ -140,7 +140,7 @@ test-debug:
 	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug TEST_MODULES=1 modules
 	KERNEL_FLAVOR=debug RO2IBLND_MODULES=$(CURDIR)/.debug $(PYTHON) -B -m pytest -v -rA --few \
 		-k '$(debug-tests)' \
-		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
+		tests-vm/test_close_under_load.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py tests-vm/test_dma.py
 
 # Tests on the kernel that finds data races, in Rust code, too.
@@ -150,8 +150,8 @@ test-kcsan:
 	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan KUNIT_TESTS=1 modules
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'not memory and not fit and not hundred and not 100 and not under_way' \
-		tests-vm/test_races.py tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py \
-		tests-vm/test_links.py tests-vm/test_faults_close.py tests-vm/test_faults_device.py $(TESTS)
+		tests-vm/test_kcsan_works.py tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py \
+		tests-vm/test_links.py tests-vm/test_close_under_load.py tests-vm/test_faults_device.py $(TESTS)
 
 # Builds without histograms, and without lines for LNet's debug log, to measure what these cost.
 no-times no-dk:
@@ -219,7 +219,7 @@ install:
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
 	# Programs that ro2iblnd-switch and ro2ib-report call.
-	for file in preflight lnet-find ofed-find kernel-crate rust-flags module-symbols; do \
+	for file in preflight lnet-find ofed-find which-kernel-crate rust-flags module-symbols; do \
 		install -D -m 755 scripts/$$file $(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
 	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
 	if [ -e .ro2ibtop/release/ro2ibtop ]; then \
@@ -277,7 +277,7 @@ help:
 	@echo 'OFED=path      headers of MLNX_OFED or DOCA-OFED, if scripts/ofed-find does not find them'
 	@echo 'OUT=path       output directory (O=path is the same); for kernels from 6.13 on, no others know MO='
 	@echo 'KERNEL_FLAVOR=stock STOCK=6.1, debug, kcsan   which kernel      TESTS=, BENCH=, PEER=   see Documentation/testing.md'
-	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
+	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/which-kernel-crate says'
 
 .DEFAULT_GOAL := modules
 .PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install test-packages clean help

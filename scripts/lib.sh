@@ -160,7 +160,7 @@ kernel_build_dir() {
 	echo "$CACHE/kernel/$(basename "$src")-$KERNEL_FLAVOR-${key:0:12}"
 }
 
-# Stock kernels, as Debian ships them: see scripts/stock.
+# Stock kernels, as Debian ships them: see scripts/stock-kernel.
 STOCK_SERIES="5.10 6.1 6.1-rt 6.1-cloud 6.12 6.12-rt 6.12-cloud 6.12-ofed 7.3 6.12-arm64"
 STOCK_GIVEN=${STOCK:-}
 

@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "scripts"), os.path.join(ROOT, "tests-vm")]
 
-from devices import DEVICES, POLLED  # noqa: E402
+from device_kinds import DEVICES, POLLED  # noqa: E402
 from vm import build_env  # noqa: E402
 
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
@@ -342,8 +342,8 @@ def stock(options):
     return pytest(
         "stock",
         options,
-        "tests-vm/test_objdump_checks.py",
-        "tests-vm/test_stock.py",
+        "tests-vm/test_driver_objdump.py",
+        "tests-vm/test_stock_kernels.py",
         "tests-vm/test_vlan.py",
         "tests-vm/test_stacked.py",
         "tests-vm/test_trace.py",

@@ -37,7 +37,7 @@ fn f() {
 @pytest.fixture
 def audit(tmp_path):
     (tmp_path / "scripts").mkdir()
-    for name in ("audit", "prose.py", "calls.py"):
+    for name in ("audit", "prose.py", "method_circles.py"):
         shutil.copy(os.path.join(SCRIPTS, name), tmp_path / "scripts" / name)
 
     def run(text, path="rust/rdma/a.rs", spdx=SPDX, budget=None, options=(), commits=()):

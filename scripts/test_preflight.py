@@ -251,7 +251,7 @@ def of_the_distribution(system, os_release):
     system.preflight = script(system.root / "scripts/preflight", "")
     write(system.root / "Kbuild", "")
     write(system.root / "scripts/preflight", re.sub("/usr/(local/)?(bin|lib/rust)", f"{system.root}/usr/\\1\\2", text))
-    for name in ("kernel-crate", "rust-flags", "lnet-find", "ofed-find", "module-symbols"):
+    for name in ("which-kernel-crate", "rust-flags", "lnet-find", "ofed-find", "module-symbols"):
         (system.root / "scripts" / name).symlink_to(os.path.join(HERE, name))
     system.env = {}
     return usr

@@ -34,7 +34,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 sys.path.insert(0, os.path.join(ROOT, "tests-vm"))
 
 import vm  # noqa: E402
-from devices import DEVICES, POLLED  # noqa: E402
+from device_kinds import DEVICES, POLLED  # noqa: E402
 from evil.peer import Evil  # noqa: E402
 from nodes import Node  # noqa: E402
 
@@ -50,7 +50,7 @@ LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long tests too")
-    parser.addoption("--device", default="rxe", choices=DEVICES, help="what the guests have; see devices.py")
+    parser.addoption("--device", default="rxe", choices=DEVICES, help="what the guests have; see device_kinds.py")
     parser.addoption("--polled", default="half", choices=("half", "others", "none"), help="which tests have completions polled in a softirq")
     parser.addoption("--vcpus", type=int, default=2, help="of each guest, where the test does not say it")
     parser.addoption("--rounds", type=int, default=0, help="how often links go and come back in each of the tests of that")
@@ -67,7 +67,7 @@ def pytest_configure(config):
 
 # Files whose tests take longest: they start first when files run in parallel.
 FIRST = (
-    "test_stock", "test_builds", "test_traffic", "test_life", "test_faults_cm", "test_devices", "test_hostile_waits", "test_links",
+    "test_stock_kernels", "test_builds", "test_traffic", "test_life", "test_faults_cm", "test_device_kinds", "test_hostile_waits", "test_links",
     "test_hostile_messages", "test_hostile_connect", "test_scale", "test_operator", "test_tunables",
 )  # fmt: skip
 
@@ -105,7 +105,7 @@ def modules():
 def profiler():
     """Returns the modules that make a device look like another, send its events, and stand in for a GPU, if they are
     built."""
-    names = ("ib_profile", "ib_dma", "ib_engine", "ib_event", "gpu_fake")
+    names = ("ib_imitate", "ib_dma", "ib_engine", "ib_event", "gpu_fake")
     paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in names]
     return [path for path in paths if os.path.exists(path)]
 

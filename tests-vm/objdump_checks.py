@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks of objects with objdump for code that a kernel must not have. test_objdump_checks.py applies them to the
-driver's objects, test_objdump_found.py to objects that are wrong on purpose."""
+"""Checks of objects with objdump for code that a kernel must not have. test_driver_objdump.py applies them to the
+driver's objects, test_objdump_checks.py to objects that are wrong on purpose."""
 
 import bisect
 import collections

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The driver builds for the oldest supported kernels of Debian. With --long `test_stock.py` loads it into them. The
+"""The driver builds for the oldest supported kernels of Debian. With --long `test_stock_kernels.py` loads it into them. The
 compiler detects what a later kernel has or lacks."""
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import vm
 from conftest import MODULES
-from test_stock import stock
+from test_stock_kernels import stock
 
 TOOLS = re.compile(r"warning: (pahole version|the compiler) differs")
 

@@ -9,7 +9,7 @@ import pytest
 from faults import close_all
 from flow import balanced
 from nodes import Node, until, up
-from test_devices import traffic
+from test_device_kinds import traffic
 
 PARAMETERS = "/sys/module/ib_dma/parameters"
 

@@ -13,7 +13,7 @@ import vm
 from faults import SLOW, Ledger, Load, answered, close_all, debug_nis, slow, timed
 from nodes import PATIENCE, until, up
 from test_faults_cm import report
-from test_times import Notices
+from test_stage_times import Notices
 
 # Seconds until traffic is back: the median of many rounds, and the worst. Messages of the other node that are on their
 # way wait for rxe's retries, six tries of 1.07 s: the node gets no DREQ, because its sender has no GID for it.

@@ -11,7 +11,7 @@ import time
 import pytest
 from faults import SLOW, Inject, Ledger, Load, module_range
 from nodes import until
-from test_faults_close import NIDS, both  # noqa: F401
+from test_close_under_load import NIDS, both  # noqa: F401
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.

@@ -235,7 +235,7 @@ def test_the_nearest_ni(boot_pair, pytestconfig):
     together(Node.load, a, b)
     gpu = Gpu(a)
     gpu.load()
-    dma = "/sys/module/ib_profile/parameters/dma"
+    dma = "/sys/module/ib_imitate/parameters/dma"
     for rail in range(2):
         # The device has DMA like an adapter while the NI starts. rxe itself cannot use it.
         a.guest.check(f"echo {vm.link_name(a.guest, rail)} >{dma}")

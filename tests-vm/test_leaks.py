@@ -12,7 +12,7 @@ import pytest
 import vm
 from faults import SLOW, Inject, objects
 from nodes import Node, until
-from test_faults_close import NIDS, run
+from test_close_under_load import NIDS, run
 from test_faults_cm import report
 from test_faults_verbs import answer
 

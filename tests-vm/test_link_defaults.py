@@ -8,7 +8,7 @@ from faults import SLOW, close_all
 from flow import DEBUGFS, balanced, depths
 from nodes import Node, parse, until, up
 
-PROFILE = "/sys/module/ib_profile/parameters"
+PROFILE = "/sys/module/ib_imitate/parameters"
 # Codes of speed and width, as PortInfo has them, and Mb/s.
 FAST = {"profile": "speed=32 width=2"}
 SDR, QDR4, EDR4 = (1, 1, 2500), (4, 2, 40000), (32, 2, 100000)

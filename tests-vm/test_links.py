@@ -11,13 +11,13 @@ import re
 import time
 
 import pytest
-from devices import DEVICES
+from device_kinds import DEVICES
 from faults import SLOW, Ledger, Load, answered, ping_until, silence, slow
 from link_flap import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from flow import DEBUGFS, conns
 from nodes import Node, until, up
 from test_debugfs import lines
-from test_times import Notices
+from test_stage_times import Notices
 
 
 def flap(nodes, cell, rails, kind, seconds, count):

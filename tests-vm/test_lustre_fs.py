@@ -19,8 +19,8 @@ import lustrefs.tree
 import pytest
 from conftest import BUILT, LOGS, ROOT, tidy
 from lustre import KO, OURS, Unusable
-from lustrefs import events, loads, rxe_mr_errors
-from lustrefs.resend import Again
+from lustrefs import fault_kinds, loads, rxe_mr_errors
+from lustrefs.lnd_resends import Again
 from lustrefs.testbed import Bed, Log
 from lustrefs.table import Clock, Row, Table
 from nodes import until
@@ -44,19 +44,19 @@ pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tre
 # The node that the fault hits.
 CLIENT, SERVER, BOTH = "client", "server", "both"
 FAULTS = [
-    (events.device, CLIENT),
-    pytest.param(events.device, SERVER, marks=LONG),
-    (events.interface, CLIENT),
-    pytest.param(events.interface, SERVER, marks=LONG),
-    pytest.param(events.carrier, CLIENT, marks=LONG),
-    (events.carrier, SERVER),
-    (events.silence, BOTH),
-    pytest.param(events.loss, BOTH, marks=LONG),
-    pytest.param(events.more_loss, BOTH, marks=LONG),
-    pytest.param(events.ni, CLIENT, marks=LONG),
-    (events.ni, SERVER),
-    (events.reload, SERVER),
-    pytest.param(events.swap, SERVER, marks=LONG),
+    (fault_kinds.device, CLIENT),
+    pytest.param(fault_kinds.device, SERVER, marks=LONG),
+    (fault_kinds.interface, CLIENT),
+    pytest.param(fault_kinds.interface, SERVER, marks=LONG),
+    pytest.param(fault_kinds.carrier, CLIENT, marks=LONG),
+    (fault_kinds.carrier, SERVER),
+    (fault_kinds.silence, BOTH),
+    pytest.param(fault_kinds.loss, BOTH, marks=LONG),
+    pytest.param(fault_kinds.more_loss, BOTH, marks=LONG),
+    pytest.param(fault_kinds.ni, CLIENT, marks=LONG),
+    (fault_kinds.ni, SERVER),
+    (fault_kinds.reload, SERVER),
+    pytest.param(fault_kinds.swap, SERVER, marks=LONG),
 ]
 # Parameters of ro2iblnd and options of `lnetctl net add`. A depth of 8 is LNet's minimum, and the default.
 SETTINGS = {
@@ -320,7 +320,7 @@ def test_more_loss_again(bed, measure, pairing, run):
     """The row with more loss passes in five runs, because one run may pass by luck."""
     if pairing != (OURS, OURS):
         pytest.skip("of ro2iblnd on both nodes only")
-    disturb(bed, measure, f"{events.more_loss.__doc__}, run {run}", events.more_loss, None)
+    disturb(bed, measure, f"{fault_kinds.more_loss.__doc__}, run {run}", fault_kinds.more_loss, None)
 
 
 def disturb(bed, measure, name, event, node):

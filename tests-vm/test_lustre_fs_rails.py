@@ -12,7 +12,7 @@ import time
 
 import pytest
 from lustre import OURS
-from lustrefs import events, loads
+from lustrefs import fault_kinds, loads
 from nodes import until
 from test_lustre import names
 from test_lustre_fs import AFTER, BEFORE, BOTH, CLIENT, LONG, PAIRINGS, SERVER, Measure, beds, prober, pytestmark, tree, until_time  # noqa: F401
@@ -20,15 +20,15 @@ from test_lustre_fs import AFTER, BEFORE, BOTH, CLIENT, LONG, PAIRINGS, SERVER, 
 # Seconds. LNet tries a rail that it avoids once a second, and restores its health step by step.
 AGAIN = 120
 FAULTS = [
-    pytest.param(event, where, marks=[] if (event, where) in ((events.interface, CLIENT), (events.carrier, SERVER)) else LONG)
+    pytest.param(event, where, marks=[] if (event, where) in ((fault_kinds.interface, CLIENT), (fault_kinds.carrier, SERVER)) else LONG)
     for event, where in (
-        (events.interface, CLIENT),
-        (events.interface, SERVER),
-        (events.carrier, CLIENT),
-        (events.carrier, SERVER),
-        (events.device, CLIENT),
-        (events.device, SERVER),
-        (events.silence, BOTH),
+        (fault_kinds.interface, CLIENT),
+        (fault_kinds.interface, SERVER),
+        (fault_kinds.carrier, CLIENT),
+        (fault_kinds.carrier, SERVER),
+        (fault_kinds.device, CLIENT),
+        (fault_kinds.device, SERVER),
+        (fault_kinds.silence, BOTH),
     )
 ]
 
@@ -78,7 +78,7 @@ def test_one_of_two(beds, bed, event, where):  # noqa: F811
         row.stall, row.after = load.longest(began), load.stalled_after(gone)
         row.note = f"both rails carry messages {back:.1f} s later"
         lost, late = row.log.lost(), row.log.timed_out()
-    if bed.pairing == (OURS, OURS) and event is not events.device:
+    if bed.pairing == (OURS, OURS) and event is not fault_kinds.device:
         assert lost == late == 0, f"{lost} connections to targets lost, {late} requests timed out"
 
 

@@ -5,7 +5,7 @@ import os
 import re
 import time
 
-import side_by_side
+import compare_output
 import lustre
 import pytest
 from lustre import KO, OURS
@@ -164,7 +164,7 @@ def test_commands_beside(nodes, workdir):
         lambda node, cmd: lnd_lines(node, f"lnetctl ping {cmd.rpartition(' ')[2]}"),
     )
     with open(os.path.join(workdir, "commands.md"), "w", encoding="utf-8") as f:
-        f.write(side_by_side.table(told))
+        f.write(compare_output.table(told))
 
 
 def test_debug_log(nodes):

@@ -19,7 +19,7 @@ from conftest import LOGS, tidy
 from link_flap import gsi
 from lustre import DEBUGFS, OURS
 from lustrefs import fault_schedule, loads
-from lustrefs.resend import Again
+from lustrefs.lnd_resends import Again
 from lustrefs.testbed import Bed, Log
 from lustrefs.loads import MIB
 from lustrefs.table import Clock

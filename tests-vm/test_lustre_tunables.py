@@ -14,7 +14,7 @@ from nodes import until
 from test_lustre import WITH_OURS, assert_ping, names, nodes, ping_until, pytestmark, tree  # noqa: F401
 from test_lustre_operator import conns_to, in_force, lctl
 
-PROFILE = os.path.join(BUILT, "tests-vm", "modules", "ib_profile.ko")
+PROFILE = os.path.join(BUILT, "tests-vm", "modules", "ib_imitate.ko")
 # The node whose tunables change has ro2iblnd.
 OTHERS = [(OURS, KO), (OURS, OURS)]
 

@@ -11,7 +11,7 @@ import vm
 from faults import Load, ping_until, slow
 from link_flap import LONG, Cell, assert_can_connect, rounds
 from nodes import Node
-from test_stock import boot_stock, with_nis
+from test_stock_kernels import boot_stock, with_nis
 from test_vlan import KERNELS, TOLD, Below, Cable
 
 UPPER = "upper0"

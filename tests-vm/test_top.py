@@ -14,7 +14,7 @@ from flow import conn, past
 from nodes import until, up
 from screen import Screen
 from test_debugfs import causes, events
-from test_stock import boot_stock
+from test_stock_kernels import boot_stock
 from diagnosis import limit, pattern, remedy
 
 STARVED = "peer keeps all credits for 4.0 s: the peer's LNet is slow"

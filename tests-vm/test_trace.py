@@ -14,7 +14,7 @@ import vm
 from conftest import LOGS, ROOT
 from flow import conn, conns
 from nodes import until, up
-from test_stock import KERNELS, boot_stock
+from test_stock_kernels import KERNELS, boot_stock
 from tracing import EVENTS, TRACEFS, Tracing, mount, times, value
 
 DOCUMENT = os.path.join(ROOT, "Documentation", "tracing.md")

@@ -10,7 +10,7 @@ import pytest
 from faults import Load, ping_until, slow
 from link_flap import LONG, Cell, assert_can_connect, rounds
 from nodes import Node
-from test_stock import boot_stock, with_nis
+from test_stock_kernels import boot_stock, with_nis
 
 VLAN = "vlan7"
 KERNELS = ["6.12", *(pytest.param(k, marks=pytest.mark.long) for k in ("5.10", "6.1", "7.3"))]

@@ -127,11 +127,11 @@ def naks(node):
 
 def rnr_retry_count(bed):
     """A peer repeats a send to a node without receive buffers as often as that node said when they connected, whichever
-    of them connects, and whatever the peer itself is tuned to. `b` runs ro2iblnd here, and has ib_profile."""
+    of them connects, and whatever the peer itself is tuned to. `b` runs ro2iblnd here, and has ib_imitate."""
     a, b = bed.a, bed.b
 
     def deaf(on):
-        b.guest.check(f"echo {on} >/sys/module/ib_profile/parameters/deaf")
+        b.guest.check(f"echo {on} >/sys/module/ib_imitate/parameters/deaf")
 
     for tries, opener, other in ((1, a, b), (5, a, b), (2, b, a)):
         bed.tune(b, rnr_retry_count=tries)

@@ -4,7 +4,7 @@
 from .env import build_env, stock_env, stock_kernel
 from .guest import PROVIDERS, Bond, CommandFailed, Guest, GuestDead, Job, Timeout, pair, patching_accel
 from .kunit import run_kunit
-from .links import enslave, fail_over, link_name, plug, setup_bond, setup_link, setup_two_links, unplug
+from .rdma_links import enslave, fail_over, link_name, plug, setup_bond, setup_link, setup_two_links, unplug
 from .splat import splats, taints
 
 __all__ = [

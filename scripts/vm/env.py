@@ -24,7 +24,7 @@ def build_env():
 
 
 def stock_env(path):
-    """Returns the content of a stock.env, which scripts/stock wrote, as a dict."""
+    """Returns the content of a stock.env, which scripts/stock-kernel wrote, as a dict."""
     with open(path, encoding="ascii") as f:
         return dict(word.split("=", 1) for word in shlex.split(f.read()))
 
@@ -38,4 +38,4 @@ def stock_kernel(release):
         env = stock_env(path)
         if env["RELEASE"] == release:
             return {"kdir": env["KDIR"], "image": env["KERNEL_IMAGE"], "tree": env["KERNEL_MODULES"]}
-    raise FileNotFoundError(f"no stock kernel {release} in {cache}: see scripts/stock fetch")
+    raise FileNotFoundError(f"no stock kernel {release} in {cache}: see scripts/stock-kernel fetch")

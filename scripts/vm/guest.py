@@ -123,7 +123,7 @@ class Guest:
     provider  type of the RDMA devices: rxe (RoCE) or siw (iWARP)
     hardware  the driver treats the device as hardware (see nodes.py)
     softirq   the driver polls completions in a softirq, as for hardware
-    profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
+    profile   parameters of tests-vm/modules/ib_imitate.ko, which is among `files`:
               it makes the devices look like other devices
     dma       parameters of tests-vm/modules/ib_dma.ko, which is among `files`: the devices have the DMA of an adapter;
               None: soft-RoCE's virtual DMA
@@ -470,7 +470,7 @@ def pair(workdir=None, each=({}, {}), **options):
 
     `options` go to both Guests, those in `each` to one. A guest that was killed may be start()ed again.
     """
-    from .links import setup_bond, setup_link
+    from .rdma_links import setup_bond, setup_link
 
     with contextlib.ExitStack() as stack:
         wires = stack.enter_context(tempfile.TemporaryDirectory(prefix="ro2ib-w"))

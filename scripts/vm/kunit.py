@@ -8,7 +8,7 @@ import sys
 
 from .env import build_env
 from .guest import Guest
-from .links import setup_two_links
+from .rdma_links import setup_two_links
 from .splat import splats
 
 _STAMP = re.compile(r"^(<\d+>)?\[ *\d+\.\d+\](\[ *[TC]\d+\])? ")

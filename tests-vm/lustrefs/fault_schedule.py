@@ -5,7 +5,7 @@ the stalls of I/O after the faults before it."""
 import random
 from typing import Callable, NamedTuple
 
-from . import events
+from . import fault_kinds
 
 CLIENT, SERVER, BOTH = "client", "server", "both"
 EITHER = (CLIENT, SERVER)
@@ -24,15 +24,15 @@ class Kind(NamedTuple):
 # Lengths shorter and longer than rxe's retries, than the 3 s for which the driver waits for a lost link, and than the
 # 4.3 s after which the connection manager repeats a message.
 KINDS = (
-    Kind(events.device, EITHER, (0.2, 6)),
-    Kind(events.interface, EITHER, (0.2, 8)),
-    Kind(events.carrier, EITHER, (0.2, 8)),
-    Kind(events.silence, (BOTH,), (0.2, 6)),
-    Kind(events.loss, (BOTH,), (5, 30)),
-    Kind(events.ni, EITHER, (0, 2)),
-    Kind(events.reload, EITHER),
-    Kind(events.conns_per_peer, EITHER, numbers=(1, 2, 4)),
-    Kind(events.checksums, EITHER, numbers=(0, 1)),
+    Kind(fault_kinds.device, EITHER, (0.2, 6)),
+    Kind(fault_kinds.interface, EITHER, (0.2, 8)),
+    Kind(fault_kinds.carrier, EITHER, (0.2, 8)),
+    Kind(fault_kinds.silence, (BOTH,), (0.2, 6)),
+    Kind(fault_kinds.loss, (BOTH,), (5, 30)),
+    Kind(fault_kinds.ni, EITHER, (0, 2)),
+    Kind(fault_kinds.reload, EITHER),
+    Kind(fault_kinds.conns_per_peer, EITHER, numbers=(1, 2, 4)),
+    Kind(fault_kinds.checksums, EITHER, numbers=(0, 1)),
 )
 # Seconds of quiet between two faults. Few pauses are long.
 PAUSE_MEAN, PAUSE_MOST = 4, 20
@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
     def takes_ni_of(self, role):
         """Returns whether LNet deletes the NI of the node with that role."""
-        return self.where == role and self.event in (events.ni, events.reload)
+        return self.where == role and self.event in (fault_kinds.ni, fault_kinds.reload)
 
     def __str__(self):
         return f"{self.where}: {self.event.__name__}{''.join(f' {arg}' for arg in self.args)}"

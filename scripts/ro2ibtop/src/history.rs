@@ -5,7 +5,11 @@
 use std::collections::HashMap;
 
 use crate::{
-    flaps::{
+    histograms::{
+        self,
+        Times, //
+    }, //
+    link_flaps::{
         Flap,
         Flaps, //
     },
@@ -15,10 +19,6 @@ use crate::{
         Ni,
         Sample, //
     },
-    times::{
-        self,
-        Times, //
-    }, //
 };
 
 /// Number of rates that are kept.
@@ -193,7 +193,7 @@ impl Past {
             false => 0,
         };
         self.bad_pkeys = ni.bad_pkeys;
-        self.times_rise = times::since(&ni.latency, &self.times);
+        self.times_rise = histograms::since(&ni.latency, &self.times);
         self.times.clone_from(&ni.latency);
     }
 

@@ -9,16 +9,16 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod counters;
-pub mod flaps;
+pub mod device_counters;
+pub mod histograms;
 pub mod history;
 pub mod json;
+pub mod link_flaps;
 pub mod model;
+pub mod parse;
 pub mod prometheus;
 pub mod source;
 pub mod svg;
-pub mod text;
-pub mod times;
 pub mod verdict;
 pub mod view;
 pub mod words;

@@ -36,7 +36,7 @@ use ratatui::{
     Terminal, //
 };
 use ro2ibtop::{
-    counters::Counters,
+    device_counters::Counters,
     json,
     prometheus,
     source,

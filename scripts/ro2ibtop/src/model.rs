@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
+    histograms::Times, //
     json::{
         milliseconds,
         tallies,
         tally, //
     },
-    times::Times, //
 };
 
 /// Counts by cause, in the driver's order.

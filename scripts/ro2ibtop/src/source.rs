@@ -20,7 +20,7 @@ use std::{
 };
 
 use crate::{
-    counters::Counters,
+    device_counters::Counters,
     model::Sample,
     text, //
 };
@@ -49,12 +49,12 @@ pub fn sample(files: &Files, time: Option<f64>) -> Sample {
             continue;
         };
         if name == "unknown_ni" {
-            text::unknown_ni(content, &mut sample);
+            parse::unknown_ni(content, &mut sample);
         } else if !name.ends_with(CLOSES) && !name.ends_with(TIMES) {
             let mut unread = 0;
-            if let Some(mut ni) = text::ni(content, &mut unread) {
+            if let Some(mut ni) = parse::ni(content, &mut unread) {
                 if let Some(closes) = files.get(&format!("{path}{CLOSES}")) {
-                    let (events, now) = text::closes(closes, &mut unread);
+                    let (events, now) = parse::closes(closes, &mut unread);
                     ni.events = events;
                     latest = match (latest, now) {
                         (Some(a), Some(b)) => Some(a.max(b)),
@@ -62,7 +62,7 @@ pub fn sample(files: &Files, time: Option<f64>) -> Sample {
                     };
                 }
                 if let Some(times) = files.get(&format!("{path}{TIMES}")) {
-                    ni.latency = text::times(times, &mut unread);
+                    ni.latency = parse::times(times, &mut unread);
                 }
                 ni.hardware = hardware(files, &ni.device);
                 sample.nis.push(ni);

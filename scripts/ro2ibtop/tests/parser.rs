@@ -100,7 +100,7 @@ fn an_older_driver_is_understood() {
     let old = "ni=10.0.0.2@o2ib incarnation=1 device=none peers=1 conns=1 waiting=0 lingering=0\n\
                closed_conns=10.0.0.2@o2ib tx_msgs=3 rx_msgs=4\n\
                conn=10.0.0.1@o2ib role=passive state=Established depth=8 credits=8 rnr=0\n";
-    let ni = text::ni(old, &mut unread).unwrap();
+    let ni = parse::ni(old, &mut unread).unwrap();
     assert_eq!(unread, 0);
     assert!(ni.device.is_empty() && ni.health.is_empty());
     assert_eq!(
@@ -121,7 +121,7 @@ fn what_a_peer_and_a_connection_were_is_read() {
                 failures=5 retry_ms=3000 ends=TransportRetry:3,Refused:6\n\
                 peer=10.0.0.3@o2ib conns=1 usable=1 closed=0 failed=0 last=none last_ago_ms=-1 failures=0 retry_ms=-1 ends=-\n\
                 conn=10.0.0.3@o2ib role=active state=Established qpn=17 number=12\n";
-    let ni = text::ni(told, &mut unread).unwrap();
+    let ni = parse::ni(told, &mut unread).unwrap();
     let [bad, good] = &ni.peers[..] else { panic!() };
     assert_eq!((bad.failures, bad.retry_ms), (5, Some(3000)));
     assert_eq!(
@@ -138,7 +138,7 @@ fn what_a_peer_and_a_connection_were_is_read() {
     assert_eq!((ni.conns[0].number, unread), (12, 0));
     // Of a damaged line, the rest is used; the values of a repeated cause are added.
     let broken = "ni=a\npeer=b failures=many retry_ms= ends=A:1,B,A:2,C:x,,";
-    let ni = text::ni(broken, &mut unread).unwrap();
+    let ni = parse::ni(broken, &mut unread).unwrap();
     assert_eq!(
         ni.peers[0].ends,
         [("A".to_string(), 3), ("C".to_string(), 0)]
@@ -151,7 +151,7 @@ fn a_newer_driver_is_understood() {
     let mut unread = 0;
     let new = "ni=10.0.0.2@o2ib device=mlx5_0 moon=full\nquasar=1 words=2\n\
                conn=10.0.0.1@o2ib depth=8 colour=red shape=round\n";
-    let ni = text::ni(new, &mut unread).unwrap();
+    let ni = parse::ni(new, &mut unread).unwrap();
     assert_eq!((unread, ni.conns[0].depth), (0, 8));
 }
 
@@ -159,7 +159,7 @@ fn a_newer_driver_is_understood() {
 fn numbers_out_of_range_are_cut() {
     let mut unread = 0;
     let line = "ni=a device=b waiting=99999999999999999999999 lingering=-3\nconn=x depth=many credits= q_main=1e3";
-    let ni = text::ni(line, &mut unread).unwrap();
+    let ni = parse::ni(line, &mut unread).unwrap();
     assert_eq!(
         (ni.waiting, ni.lingering, ni.conns[0].depth),
         (u64::MAX, 0, 0)
@@ -170,8 +170,8 @@ fn numbers_out_of_range_are_cut() {
 #[test]
 fn nothing_is_nothing() {
     let mut unread = 0;
-    assert!(text::ni("", &mut unread).is_none());
-    assert!(text::ni("\0\u{1b}[2J\nhello world\n", &mut unread).is_none());
+    assert!(parse::ni("", &mut unread).is_none());
+    assert!(parse::ni("\0\u{1b}[2J\nhello world\n", &mut unread).is_none());
     assert!(unread > 0);
     assert!(source::report("").is_empty());
     assert!(source::report("==> /etc/passwd <==\nroot\n").is_empty());
@@ -181,7 +181,7 @@ fn nothing_is_nothing() {
 #[test]
 fn names_cannot_move_the_cursor() {
     let mut unread = 0;
-    let ni = text::ni("ni=a\u{1b}[31m device=\u{7}\u{202e}x", &mut unread).unwrap();
+    let ni = parse::ni("ni=a\u{1b}[31m device=\u{7}\u{202e}x", &mut unread).unwrap();
     assert!(ni
         .nid
         .chars()
@@ -230,7 +230,7 @@ const TIMES: &str = "latency=10.0.0.1@o2ib stage=answer op=PUT_REQ n=40 sum_ns=4
 #[test]
 fn histograms_are_read() {
     let mut unread = 0;
-    let times = text::times(TIMES, &mut unread);
+    let times = parse::times(TIMES, &mut unread);
     assert_eq!(unread, 0);
     let [answer, lnet] = &times[..] else { panic!() };
     assert_eq!(
@@ -245,7 +245,7 @@ fn histograms_are_read() {
     assert_eq!(lnet.quantile(990), None);
     // Of a damaged line, the rest is used.
     let mut unread = 0;
-    let times = text::times(
+    let times = parse::times(
         "latency=x stage=wire lt_x=3 lt_512=many lt_1024\nnothing\n",
         &mut unread,
     );
@@ -255,18 +255,18 @@ fn histograms_are_read() {
 #[test]
 fn what_came_since_is_told() {
     let mut unread = 0;
-    let before = text::times(TIMES, &mut unread);
+    let before = parse::times(TIMES, &mut unread);
     let later = TIMES
         .replace("lt_4194304=1", "lt_4194304=3 lt_8388608=1")
         .replace("41839104", "50000000");
-    let now = text::times(&later, &mut unread);
-    let since = times::since(&now, &before);
+    let now = parse::times(&later, &mut unread);
+    let since = histograms::since(&now, &before);
     let [answer] = &since[..] else { panic!() };
     assert_eq!(answer.counts, [(1 << 22, 2), (1 << 23, 1)]);
     assert_eq!(answer.sum_ns, 50_000_000 - 41_839_104);
     // After a new start of the NI everything counts as increase.
-    let again = times::since(&before, &now);
+    let again = histograms::since(&before, &now);
     assert_eq!(again, [before[0].clone()]);
-    assert_eq!(times::since(&now, &now), []);
-    assert_eq!(times::costly(&now)[0].stage, "lnet");
+    assert_eq!(histograms::since(&now, &now), []);
+    assert_eq!(histograms::costly(&now)[0].stage, "lnet");
 }

@@ -7,6 +7,7 @@ mod common;
 use std::time::Duration;
 
 use ro2ibtop::{
+    histograms::Times,
     model::{
         Conn,
         Counts,
@@ -15,7 +16,6 @@ use ro2ibtop::{
         Peer,
         Sample, //
     },
-    times::Times,
     verdict::{
         self,
         Level, //

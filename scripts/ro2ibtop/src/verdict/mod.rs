@@ -26,9 +26,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
+    histograms::Times,
     history::History,
     model::Ni,
-    times::Times,
     words, //
 };
 

@@ -120,13 +120,17 @@ impl App {
     /// Formats median and 99th percentile of the stages that took most time since the previous sample, as far
     /// as they fit.
     fn where_time_goes(&self, ni: &Ni, width: u16) -> Option<Line<'static>> {
-        let times = times::costly(self.history.times(ni));
+        let times = histograms::costly(self.history.times(ni));
         if times.is_empty() {
             return None;
         }
         let mut words = format!("{INDENT}p50/p99");
         for (number, times) in times.iter().take(COSTLY).enumerate() {
-            let of = |of_1000| times.quantile(of_1000).map_or("?".to_string(), times::span);
+            let of = |of_1000| {
+                times
+                    .quantile(of_1000)
+                    .map_or("?".to_string(), histograms::span)
+            };
             let comma = if number > 0 { "," } else { "" };
             let (stage, op) = (&times.stage, &times.op);
             let next = format!("{comma} {op} {stage} {}/{}", of(500), of(990));
@@ -144,7 +148,7 @@ impl App {
     /// Returns the lines that NIs take.
     pub(super) fn ni_lines(&self, width: u16) -> u16 {
         let nis = self.sample.nis.iter();
-        let times = nis.filter(|ni| !times::costly(self.history.times(ni)).is_empty());
+        let times = nis.filter(|ni| !histograms::costly(self.history.times(ni)).is_empty());
         let words = self.nis.iter().map(|v| in_full(v, width).len());
         let all = self.sample.nis.len() + times.count() + words.sum::<usize>();
         u16::try_from(all).unwrap_or(u16::MAX)

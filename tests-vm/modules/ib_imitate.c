@@ -353,7 +353,7 @@ static void profile_remove(struct ib_device *dev, void *unused)
 }
 
 static struct ib_client profile_client = {
-	.name = "ib_profile",
+	.name = "ib_imitate",
 	.add = profile_add,
 	.remove = profile_remove,
 };

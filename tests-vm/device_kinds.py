@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Devices that the tests can run on: pytest --device NAME.
 
-A guest has software devices only. ib_profile makes an rxe look like an adapter in the attributes that the driver
+A guest has software devices only. ib_imitate makes an rxe look like an adapter in the attributes that the driver
 queries, and refuses the requests that the adapter would refuse. ib_dma gives it the DMA of an adapter, and ib_engine
 the completions, flushes and commands. The driver serves it as hardware, with completions in a softirq. The numbers are
 those of the adapters' drivers in Linux 7.3.

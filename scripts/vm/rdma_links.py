@@ -22,8 +22,8 @@ def plug(guest, rail=0):
     if not guest.profile:
         guest.check(add)
         return
-    load_once(guest, "ib_profile", guest.profile)
-    # rdma_cm learns of a device before ib_profile sets its profile. The interface has no address until then, so no NI
+    load_once(guest, "ib_imitate", guest.profile)
+    # rdma_cm learns of a device before ib_imitate sets its profile. The interface has no address until then, so no NI
     # finds the device.
     shown = guest.check(f"ip -o -4 addr show dev {interface}")
     addresses = [line.split()[3] for line in shown.splitlines()]

@@ -16,7 +16,7 @@ from conftest import LOGS, MODULES, ROOT, tidy
 from faults import SLOW, Load, debug_nis, ping_until
 from nodes import PATIENCE, Node, until, up
 
-STOCK = os.path.join(ROOT, "scripts", "stock")
+STOCK = os.path.join(ROOT, "scripts", "stock-kernel")
 LONG = pytest.mark.long
 OTHERS = ("5.10", "6.1", "6.1-rt", "6.12-rt", "6.12-ofed", "7.3", "6.12-arm64")
 KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in OTHERS)]
@@ -25,7 +25,7 @@ SMALL, LARGE = 1000, 16384
 
 
 def stock(*words, timeout=1800):
-    """Returns the last line that scripts/stock prints. If it fails, the test fails with its output."""
+    """Returns the last line that scripts/stock-kernel prints. If it fails, the test fails with its output."""
     done = subprocess.run(
         [STOCK, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Devices other than rxe: siw, and rxe with the limits of ib_profile.
+"""Devices other than rxe: siw, and rxe with the limits of ib_imitate.
 
 Here each device has a short test. `pytest --device NAME` runs any other test on it. `make test-long` does that with the
 tests of traffic, flow and life.
@@ -9,14 +9,14 @@ import re
 
 import pytest
 import vm
-from devices import DEVICES, UNUSABLE
+from device_kinds import DEVICES, UNUSABLE
 from faults import close_all, slow
 from flow import DEBUGFS, balanced, polls, rnr
 from nodes import Node, parse, until, up
 
 DMA, ENGINE = (f"/sys/module/{module}/parameters" for module in ("ib_dma", "ib_engine"))
-TOO_MUCH = "/sys/module/ib_profile/parameters/asked_too_much"
-MADE = "/sys/module/ib_profile/parameters/regions_made"
+TOO_MUCH = "/sys/module/ib_imitate/parameters/asked_too_much"
+MADE = "/sys/module/ib_imitate/parameters/regions_made"
 
 
 def modest(node):
@@ -205,7 +205,7 @@ def test_connecting_without_listener_on_iwarp(boot_pair):
 def test_too_little_is_refused(boot, profile, line):
     """A device that the driver cannot use gets one log line with the limit, and no NI."""
     guest = boot()
-    guest.check(f"insmod /files/ib_profile.ko {profile}")
+    guest.check(f"insmod /files/ib_imitate.ko {profile}")
     vm.setup_two_links(guest)
     node = Node(guest, address="10.0.1.1")
     node.load()
@@ -247,7 +247,7 @@ def test_a_device_that_refuses_work_requests_late(boot_pair):
     b.unload()
 
 
-PROFILE = "/sys/module/ib_profile/parameters"
+PROFILE = "/sys/module/ib_imitate/parameters"
 
 
 def test_inline_size_is_found_once(boot_pair):

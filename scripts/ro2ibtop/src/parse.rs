@@ -7,6 +7,7 @@
 //! value that is not a number where one is expected, counts as unread, and the rest is used.
 
 use crate::{
+    histograms::Times, //
     model::{
         Conn,
         Counts,
@@ -15,7 +16,6 @@ use crate::{
         Peer,
         Sample, //
     },
-    times::Times, //
 };
 
 /// Longest value of the driver; longer ones are cut.

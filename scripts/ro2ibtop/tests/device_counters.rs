@@ -19,7 +19,7 @@ use std::{
 };
 
 use ro2ibtop::{
-    counters::Counters,
+    device_counters::Counters,
     source::Files, //
 };
 
