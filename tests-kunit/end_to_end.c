@@ -2,7 +2,7 @@
 /*
  * NI to NI in one kernel: lnet_lite on top, ro2iblnd in the middle, two
  * soft-RoCE links below (veth0 with 10.0.1.1 and veth1 with 10.0.1.2, see
- * scripts/vm/links.py). All three modules must be there before this one.
+ * scripts/vm/rdma_links.py). All three modules must be there before this one.
  */
 #include <kunit/test.h>
 #include <linux/sizes.h>
