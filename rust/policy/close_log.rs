@@ -20,7 +20,7 @@ use crate::proto::{
         Refused,
         RejectWhy, //
     },
-    reject_cause::RejectCause as Refusal, //
+    reject_cause::NAMES as REFUSALS, //
 };
 
 /// Kind of an end.
@@ -105,66 +105,6 @@ impl fmt::Display for Initiator {
             Self::Operator => "operator",
             Self::Unknown => "unknown",
         })
-    }
-}
-
-/// Names of the reasons to reject a request, for programs.
-pub const REFUSALS: [&str; 25] = [
-    "Port",
-    "Wire",
-    "OldVersion",
-    "NotAConnReq",
-    "ForeignDestination",
-    "ForeignSource",
-    "NotReady",
-    "NoSuchNi",
-    "OtherNet",
-    "OwnNid",
-    "SourceAddress",
-    "StaleDestination",
-    "NoDepth",
-    "Depth",
-    "NoFrags",
-    "Frags",
-    "MsgSize",
-    "StalePeer",
-    "Race",
-    "NoResources",
-    "AcceptFailed",
-    "Denied",
-    "TooMany",
-    "TooOften",
-    "TooOftenInAll",
-];
-
-/// Returns the index of a reason in [`REFUSALS`].
-pub const fn refusal_number(why: &Refusal) -> usize {
-    match why {
-        Refusal::Port(_) => 0,
-        Refusal::Wire(_) => 1,
-        Refusal::OldVersion => 2,
-        Refusal::NotAConnReq => 3,
-        Refusal::ForeignDestination => 4,
-        Refusal::ForeignSource => 5,
-        Refusal::NotReady => 6,
-        Refusal::NoSuchNi(_) => 7,
-        Refusal::OtherNet => 8,
-        Refusal::OwnNid => 9,
-        Refusal::SourceAddress => 10,
-        Refusal::StaleDestination => 11,
-        Refusal::NoDepth => 12,
-        Refusal::Depth(_) => 13,
-        Refusal::NoFrags => 14,
-        Refusal::Frags(_) => 15,
-        Refusal::MsgSize(_) => 16,
-        Refusal::StalePeer => 17,
-        Refusal::Race => 18,
-        Refusal::NoResources(_) => 19,
-        Refusal::AcceptFailed => 20,
-        Refusal::Denied => 21,
-        Refusal::TooMany => 22,
-        Refusal::TooOften => 23,
-        Refusal::TooOftenInAll => 24,
     }
 }
 
@@ -709,10 +649,6 @@ mod tests {
         }
         assert_eq!(Cause::Told(-5).name(), "Told");
         assert_eq!(Cause::DeadlineAnswer.name(), "DeadlineAnswer");
-        assert_eq!(
-            REFUSALS.get(refusal_number(&Refusal::Denied)),
-            Some(&"Denied")
-        );
         assert_eq!(rejected_name(&Refused::Reason(RejectWhy::Early)), "Early");
     }
 

@@ -43,6 +43,7 @@ pub mod nid;
 pub mod params;
 pub mod reject;
 pub mod reject_cause;
+mod reject_table;
 pub mod tx;
 pub mod tx_queues;
 pub mod wire;

@@ -20,6 +20,7 @@ use super::{
         RejectDetails,
         RejectWhy, //
     },
+    reject_table::reject_causes,
     wire::{
         ConnParams,
         Version,
@@ -27,104 +28,61 @@ use super::{
     }, //
 };
 
-/// Check that a request failed; for the log and the counters.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum RejectCause {
-    /// The request comes from an unprivileged port.
-    Port(u16),
-    /// Not a message, or of an unknown version.
-    Wire(WireError),
-    /// Version 0x11.
-    OldVersion,
-    /// A message, but not a CONNREQ.
-    NotAConnReq,
-    /// For a NID of another LND (H1, H2).
-    ForeignDestination,
-    /// From a NID of another LND (H3).
-    ForeignSource,
-    /// No NI of that NID, but perhaps soon.
-    NotReady,
-    /// The device has no NI of the requested NID.
-    NoSuchNi(Nid),
-    /// From a NID of another network than the NI's (H4).
-    OtherNet,
-    /// From our own NID, but not by this node (H4).
-    OwnNid,
-    /// The source NID does not match the CM's source address (H4).
-    SourceAddress,
-    /// For an earlier incarnation of the NI.
-    StaleDestination,
-    /// The depth is 0 (H5).
-    NoDepth,
-    /// The depth is above our peer credits.
-    Depth(u16),
-    /// No fragments (H7).
-    NoFrags,
-    /// More fragments than possible.
-    Frags(u16),
-    /// Another message size than 4096 (H8).
-    MsgSize(u32),
-    /// The peer has a new incarnation or version.
-    StalePeer,
-    /// Our own request to that peer wins.
-    Race,
-    /// The peer has as many connections as allowed (H9), or LNet retains too many requests of closed ones (H41).
-    TooMany,
-    /// Too many requests from the address were accepted lately (H44). The peer gets no answer: its CM repeats the
-    /// request after seconds.
-    TooOften,
-    /// Too many requests from all addresses together were accepted lately (H44). No answer, either.
-    TooOftenInAll,
-    /// Objects of a connection could not be created: the errno.
-    NoResources(i32),
-    /// The CM did not accept.
-    AcceptFailed,
-    /// The settings of the administrator exclude the peer ([`crate::policy::access_and_tune::allows`]).
-    Denied,
+/// Defines [`RejectCause`] of the table.
+macro_rules! define {
+    ($($(#[$doc:meta])+ $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
+        /// Check that a request failed; for the log and the counters.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        pub enum RejectCause {
+            $($(#[$doc])+ $name $(($kind))?,)+
+        }
+
+        /// Names of [`RejectCause`] without spaces, for programs.
+        pub const NAMES: [&str; { [$(stringify!($name)),+].len() }] = [$(stringify!($name)),+];
+
+        impl RejectCause {
+            /// Returns the index in [`NAMES`].
+            pub const fn number(&self) -> usize {
+                enum Number {
+                    $($name,)+
+                }
+
+                match self {
+                    $(Self::$name { .. } => Number::$name as usize,)+
+                }
+            }
+
+            /// Returns its name in [`NAMES`].
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => stringify!($name),)+
+                }
+            }
+
+            /// Returns the reason to send.
+            const fn why(&self) -> RejectWhy {
+                match self {
+                    $(Self::$name { .. } => RejectWhy::$why,)+
+                }
+            }
+        }
+
+        impl fmt::Display for RejectCause {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if let Self::NoResources(errno) = self {
+                    if *errno == -ENOMEM {
+                        return write!(f, "no memory for a connection ({errno})");
+                    }
+                }
+                match self {
+                    $(Self::$name $(($value))? => write!(f, $log),)+
+                }
+            }
+        }
+    };
 }
 
-impl fmt::Display for RejectCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RejectCause::Port(n) => write!(f, "unprivileged source port {n}"),
-            RejectCause::Wire(e) => e.fmt(f),
-            RejectCause::OldVersion => f.write_str("version 0x11"),
-            RejectCause::NotAConnReq => f.write_str("not a CONNREQ"),
-            RejectCause::ForeignDestination => f.write_str("destination NID of another LND"),
-            RejectCause::ForeignSource => f.write_str("source NID of another LND"),
-            RejectCause::NotReady => f.write_str("NI not ready yet"),
-            RejectCause::NoSuchNi(asked) => write!(f, "no NI {asked} on this device"),
-            RejectCause::OtherNet => f.write_str("source NID of another network"),
-            RejectCause::OwnNid => f.write_str("source NID is our own"),
-            RejectCause::SourceAddress => f.write_str("source NID is not the source address"),
-            RejectCause::StaleDestination => {
-                f.write_str("sent to an earlier incarnation of this NI")
-            }
-            RejectCause::NoDepth => f.write_str("queue depth 0"),
-            RejectCause::Depth(n) => write!(f, "queue depth {n} too large"),
-            RejectCause::NoFrags => f.write_str("no fragments"),
-            RejectCause::Frags(n) => write!(f, "{n} fragments are too many"),
-            RejectCause::MsgSize(n) => write!(f, "message size {n}"),
-            RejectCause::StalePeer => f.write_str("peer has a new incarnation"),
-            RejectCause::Race => f.write_str("lost a connection race"),
-            RejectCause::TooMany => f.write_str(
-                "the peer has the maximum of connections, or of requests that LNet retains",
-            ),
-            RejectCause::TooOften => {
-                f.write_str("too many requests from its address; its CM retries")
-            }
-            RejectCause::TooOftenInAll => {
-                f.write_str("too many requests from all peers; its CM retries")
-            }
-            RejectCause::NoResources(e) if *e == -ENOMEM => {
-                write!(f, "no memory for a connection ({e})")
-            }
-            RejectCause::NoResources(e) => write!(f, "cannot create the connection ({e})"),
-            RejectCause::AcceptFailed => f.write_str("accept failed"),
-            RejectCause::Denied => f.write_str("denied by the parameter access"),
-        }
-    }
-}
+reject_causes!(define);
 
 impl RejectCause {
     /// Returns the NID that was asked for, if that is wrong.
@@ -148,32 +106,7 @@ pub struct Refusal {
 impl Refusal {
     /// Creates it; `why` follows from `cause`.
     pub const fn new(cause: RejectCause) -> Self {
-        let why = match cause {
-            RejectCause::Port(_)
-            | RejectCause::Wire(_)
-            | RejectCause::OldVersion
-            | RejectCause::NotAConnReq
-            | RejectCause::ForeignDestination
-            | RejectCause::ForeignSource
-            | RejectCause::NoSuchNi(_)
-            | RejectCause::OtherNet
-            | RejectCause::OwnNid
-            | RejectCause::SourceAddress
-            | RejectCause::NoDepth
-            | RejectCause::NoFrags
-            | RejectCause::MsgSize(_)
-            | RejectCause::AcceptFailed
-            | RejectCause::Denied => RejectWhy::Fatal,
-            RejectCause::NotReady => RejectWhy::Early,
-            RejectCause::StaleDestination | RejectCause::StalePeer => RejectWhy::ConnStale,
-            RejectCause::Depth(_) => RejectWhy::MsgQueueSize,
-            RejectCause::Frags(_) => RejectWhy::RdmaFrags,
-            RejectCause::Race => RejectWhy::ConnRace,
-            RejectCause::TooMany
-            | RejectCause::TooOften
-            | RejectCause::TooOftenInAll
-            | RejectCause::NoResources(_) => RejectWhy::NoResources,
-        };
+        let why = cause.why();
         Self { why, cause }
     }
 

@@ -14,10 +14,10 @@ use crate::{
         CloseStats,
         Totals, //
     },
-    policy::close_log::REFUSALS,
     proto::{
         cause::NAMES as CAUSES,
-        nid::Nid, //
+        nid::Nid,
+        reject_cause::NAMES as REFUSALS, //
     },
     rdma::debugfs::Show, //
 };

@@ -27,7 +27,6 @@ use crate::{
         Initiator,
         PeerHistory,
         Recorded,
-        REFUSALS,
         WAYS, //
     },
     proto::{
@@ -36,7 +35,10 @@ use crate::{
             NAMES as CAUSES, //
         },
         nid::Nid,
-        reject_cause::RejectCause as Refusal, //
+        reject_cause::{
+            RejectCause as Refusal,
+            NAMES as REFUSALS, //
+        }, //
     }, //
 };
 
@@ -161,14 +163,13 @@ impl CloseStats {
 
     /// Records a rejected request.
     pub(crate) fn refused(&self, peer: Option<Nid>, why: &Refusal) {
-        let number = close_log::refusal_number(why);
         let event = CloseEvent {
             at_ms: now_ms(),
             peer,
             what: EndKind::Refused,
             active: false,
             by: Initiator::Us,
-            why: REFUSALS.get(number).copied().unwrap_or("?"),
+            why: why.name(),
             detail: "-",
             asked: why.asked(),
             times: 1,
@@ -176,7 +177,7 @@ impl CloseStats {
         };
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        count(&mut inner.tally.refused, number, 1);
+        count(&mut inner.tally.refused, why.number(), 1);
         let _ = inner.refusals.note(&mut inner.refusals_at, event);
     }
 

@@ -24,11 +24,7 @@ use crate::{
         wanted, //
     },
     policy::{
-        close_log::{
-            refusal_number,
-            Initiator,
-            REFUSALS, //
-        },
+        close_log::Initiator,
         latency::{
             Stage,
             Stamps,
@@ -278,9 +274,8 @@ pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
 /// Traces a rejected request of `peer`.
 pub(crate) fn refused(ni: Option<Nid>, peer: Option<Nid>, why: &Refusal) {
     if wanted(trace::Event::Refuse) {
-        let name = REFUSALS.get(refusal_number(why)).copied().unwrap_or("?");
         let ni = ni.as_ref().map(|nid| -> &dyn Display { nid });
         let peer = peer.as_ref().map(|nid| -> &dyn Display { nid });
-        trace::refuse(ni, peer, name);
+        trace::refuse(ni, peer, why.name());
     }
 }

@@ -6,6 +6,10 @@
 #[allow(dead_code)]
 #[path = "../../../rust/proto/cause.rs"]
 mod cause;
+#[path = "../../../rust/proto/reject_table.rs"]
+mod reject_table;
+
+use reject_table::reject_causes;
 
 /// Returns the phrase of a cause, as the log has it.
 pub fn cause(name: &str) -> &str {
@@ -47,34 +51,20 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
     }
 }
 
-/// Returns the text of a reject reason.
-pub fn refusal(name: &str) -> &str {
-    match name {
-        "Port" => "unprivileged source port",
-        "Wire" => "no o2ib request",
-        "OldVersion" => "version 0x11",
-        "NotAConnReq" => "not a request",
-        "ForeignDestination" | "ForeignSource" => "NID of another kind of network",
-        "NotReady" => "NI not ready yet",
-        "NoSuchNi" => "no NI has the requested NID",
-        "OtherNet" => "it is on another network",
-        "OwnNid" => "it has our own NID",
-        "SourceAddress" => "its NID is not its address",
-        "StaleDestination" => "the request is for an earlier incarnation of this node",
-        "StalePeer" => "the peer was restarted",
-        "NoDepth" | "NoFrags" | "MsgSize" => "no proper o2ib request",
-        "Depth" => "another queue depth is agreed on",
-        "Frags" => "another number of fragments is agreed on",
-        "Race" => "our own request wins",
-        "NoResources" => "no memory, or no device resources, here",
-        "TooMany" => "the peer has the maximum of connections, or of requests that LNet retains",
-        "TooOften" => "too many requests from its address",
-        "TooOftenInAll" => "too many requests from all peers",
-        "AcceptFailed" => "accepting failed",
-        "Denied" => "denied by the parameter access",
-        other => other,
-    }
+/// Defines the texts of the table.
+macro_rules! phrases {
+    ($($(#[$doc:meta])+ $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
+        /// Returns the text of a reject reason.
+        pub fn refusal(name: &str) -> &str {
+            match name {
+                $(stringify!($name) => $phrase,)+
+                other => other,
+            }
+        }
+    };
 }
+
+reject_causes!(phrases);
 
 /// Rejects that are part of a negotiation, and no problem.
 pub fn is_negotiation(name: &str) -> bool {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Table of the reasons to reject a connection request. The driver makes the causes and the log lines of it, and
+//! ro2ibtop its texts.
+
+/// Calls the macro `$with` with the table. A row has the name, for programs, and the value of a cause; the reason that
+/// the peer gets ([`RejectWhy`](super::reject::RejectWhy)); the text for the log; the text for ro2ibtop.
+macro_rules! reject_causes {
+    ($with:ident) => {
+        $with! {
+            /// The request comes from an unprivileged port.
+            Port(value: u16), Fatal,
+                "unprivileged source port {value}",
+                "unprivileged source port";
+            /// Not a message, or of an unknown version.
+            Wire(value: WireError), Fatal,
+                "{value}",
+                "no o2ib request";
+            /// Version 0x11.
+            OldVersion, Fatal,
+                "version 0x11",
+                "version 0x11";
+            /// A message, but not a CONNREQ.
+            NotAConnReq, Fatal,
+                "not a CONNREQ",
+                "not a request";
+            /// For a NID of another LND (H1, H2).
+            ForeignDestination, Fatal,
+                "destination NID of another LND",
+                "NID of another kind of network";
+            /// From a NID of another LND (H3).
+            ForeignSource, Fatal,
+                "source NID of another LND",
+                "NID of another kind of network";
+            /// No NI of that NID, but perhaps soon.
+            NotReady, Early,
+                "NI not ready yet",
+                "NI not ready yet";
+            /// The device has no NI of the requested NID.
+            NoSuchNi(value: Nid), Fatal,
+                "no NI {value} on this device",
+                "no NI has the requested NID";
+            /// From a NID of another network than the NI's (H4).
+            OtherNet, Fatal,
+                "source NID of another network",
+                "it is on another network";
+            /// From our own NID, but not by this node (H4).
+            OwnNid, Fatal,
+                "source NID is our own",
+                "it has our own NID";
+            /// The source NID does not match the CM's source address (H4).
+            SourceAddress, Fatal,
+                "source NID is not the source address",
+                "its NID is not its address";
+            /// For an earlier incarnation of the NI.
+            StaleDestination, ConnStale,
+                "sent to an earlier incarnation of this NI",
+                "the request is for an earlier incarnation of this node";
+            /// The depth is 0 (H5).
+            NoDepth, Fatal,
+                "queue depth 0",
+                "no proper o2ib request";
+            /// The depth is above our peer credits.
+            Depth(value: u16), MsgQueueSize,
+                "queue depth {value} too large",
+                "another queue depth is agreed on";
+            /// No fragments (H7).
+            NoFrags, Fatal,
+                "no fragments",
+                "no proper o2ib request";
+            /// More fragments than possible.
+            Frags(value: u16), RdmaFrags,
+                "{value} fragments are too many",
+                "another number of fragments is agreed on";
+            /// Another message size than 4096 (H8).
+            MsgSize(value: u32), Fatal,
+                "message size {value}",
+                "no proper o2ib request";
+            /// The peer has a new incarnation or version.
+            StalePeer, ConnStale,
+                "peer has a new incarnation",
+                "the peer was restarted";
+            /// Our own request to that peer wins.
+            Race, ConnRace,
+                "lost a connection race",
+                "our own request wins";
+            /// The peer has as many connections as allowed (H9), or LNet retains too many requests of closed ones (H41).
+            TooMany, NoResources,
+                "the peer has the maximum of connections, or of requests that LNet retains",
+                "the peer has the maximum of connections, or of requests that LNet retains";
+            /// Too many requests from the address were accepted lately (H44). The peer gets no answer: its CM repeats the
+            /// request after seconds.
+            TooOften, NoResources,
+                "too many requests from its address; its CM retries",
+                "too many requests from its address";
+            /// Too many requests from all addresses together were accepted lately (H44). No answer, either.
+            TooOftenInAll, NoResources,
+                "too many requests from all peers; its CM retries",
+                "too many requests from all peers";
+            /// Objects of a connection could not be created: the errno.
+            NoResources(value: i32), NoResources,
+                "cannot create the connection ({value})",
+                "no memory, or no device resources, here";
+            /// The CM did not accept.
+            AcceptFailed, Fatal,
+                "accept failed",
+                "accepting failed";
+            /// The settings of the administrator exclude the peer ([`crate::policy::access_and_tune::allows`]).
+            Denied, Fatal,
+                "denied by the parameter access",
+                "denied by the parameter access";
+        }
+    };
+}
+
+pub(crate) use reject_causes;
