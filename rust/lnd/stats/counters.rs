@@ -4,51 +4,22 @@
 
 use kernel::fmt;
 
-/// Defines [`Count`] and the keys of debugfs, in the order in which they are shown.
-macro_rules! counters {
-    ($($(#[$doc:meta])+ $count:ident => $key:literal,)+) => {
+use super::counter_table::conn_counters;
+
+/// Defines [`Count`] and the keys of debugfs of the table.
+macro_rules! define {
+    ($($(#[$doc:meta])+ $count:ident => $key:ident,)+) => {
         /// A counter.
         #[derive(Clone, Copy)]
         pub(crate) enum Count {
             $($(#[$doc])+ $count,)+
         }
 
-        const KEYS: [&str; [$($key),+].len()] = [$($key),+];
+        const KEYS: [&str; [$(stringify!($key)),+].len()] = [$(stringify!($key)),+];
     };
 }
 
-counters! {
-    /// Messages sent.
-    TxMsgs => "tx_msgs",
-    /// Messages received.
-    RxMsgs => "rx_msgs",
-    /// NOOPs among the messages sent.
-    Noops => "tx_noops",
-    /// Work requests posted to the send queue.
-    Wrs => "wrs",
-    /// Completed work requests of the send queue.
-    Retired => "retired",
-    /// Calls of `ib_post_send()`.
-    Doorbells => "doorbells",
-    /// Completions of the send queue.
-    Cqes => "cqes",
-    /// Work requests posted to the receive queue; counted when the connection closes.
-    RecvWrs => "recv_wrs",
-    /// Completions of the receive queue.
-    RecvCqes => "recv_cqes",
-    /// Times the pump stopped because it had no credit.
-    NoCredit => "no_credit",
-    /// Times the pump stopped because it had no slot of the send queue.
-    NoSlots => "no_slots",
-    /// Sends that failed because the peer had no receive posted: its credits were wrong.
-    Rnr => "rnr",
-    /// PUTs and GETs that waited because no buffer was reserved for their answer.
-    NoReserved => "no_reserved",
-    /// Messages that waited or failed because memory or memory regions ran out on this node.
-    NoMemory => "no_memory",
-    /// Messages that had arrived when the connection closed, and were delivered to LNet.
-    Late => "late_rx",
-}
+conn_counters!(define);
 
 /// Number of counters in the middle of the line of a connection; later additions are at its end.
 const FIRST: usize = 12;

@@ -5,5 +5,6 @@
 pub(crate) mod close_log;
 pub(crate) mod closed_counters;
 pub(crate) mod conn_stats;
+mod counter_table;
 pub(crate) mod counters;
 pub(crate) mod latency;

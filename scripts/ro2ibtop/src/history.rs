@@ -8,7 +8,7 @@ use crate::{
     histograms::{
         self,
         Times, //
-    }, //
+    },
     link_flaps::{
         Flap,
         Flaps, //
@@ -90,19 +90,8 @@ pub struct Track {
 
 impl Track {
     fn update(&mut self, counts: &Counts, dt: f64, round: u64) {
-        let rise = |now: u64, before: u64| now.saturating_sub(before);
         if self.seen > 0 {
-            self.rise = Counts {
-                tx_msgs: rise(counts.tx_msgs, self.before.tx_msgs),
-                rx_msgs: rise(counts.rx_msgs, self.before.rx_msgs),
-                tx_noops: rise(counts.tx_noops, self.before.tx_noops),
-                wrs: rise(counts.wrs, self.before.wrs),
-                retired: rise(counts.retired, self.before.retired),
-                no_credit: rise(counts.no_credit, self.before.no_credit),
-                no_slots: rise(counts.no_slots, self.before.no_slots),
-                rnr: rise(counts.rnr, self.before.rnr),
-                no_memory: rise(counts.no_memory, self.before.no_memory),
-            };
+            self.rise = counts.since(&self.before);
             if dt > 0.0 {
                 self.rate = Rate {
                     tx: self.rise.tx_msgs as f64 / dt,

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod conn_counters;
 pub mod device_counters;
 pub mod histograms;
 pub mod history;

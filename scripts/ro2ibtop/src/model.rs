@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use crate::conn_counters::Counts;
 use crate::{
-    histograms::Times, //
+    histograms::Times,
     json::{
         milliseconds,
         tallies,
@@ -173,48 +174,6 @@ pub struct Conn {
     pub oldest: String,
     /// The peer may have closed the connection.
     pub suspect: bool,
-}
-
-/// Counters of a connection, or the sums of an NI.
-#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Messages sent.
-    pub tx_msgs: u64,
-    /// Messages received.
-    pub rx_msgs: u64,
-    /// NOOPs sent.
-    pub tx_noops: u64,
-    /// Work requests of the send queue.
-    pub wrs: u64,
-    /// Completions of the send queue.
-    pub retired: u64,
-    /// Times the pump stopped because it had no credit.
-    pub no_credit: u64,
-    /// Times the pump stopped because it had no slot of the send queue.
-    pub no_slots: u64,
-    /// Sends for which the peer had no receive posted.
-    pub rnr: u64,
-    /// Messages that waited or failed because memory or memory regions ran out.
-    pub no_memory: u64,
-}
-
-impl Counts {
-    /// Adds the counters of another connection.
-    pub fn add(&mut self, other: &Self) {
-        for (sum, n) in [
-            (&mut self.tx_msgs, other.tx_msgs),
-            (&mut self.rx_msgs, other.rx_msgs),
-            (&mut self.tx_noops, other.tx_noops),
-            (&mut self.wrs, other.wrs),
-            (&mut self.retired, other.retired),
-            (&mut self.no_credit, other.no_credit),
-            (&mut self.no_slots, other.no_slots),
-            (&mut self.rnr, other.rnr),
-            (&mut self.no_memory, other.no_memory),
-        ] {
-            *sum = sum.saturating_add(n);
-        }
-    }
 }
 
 /// End of a connection or attempt, or a rejected request.

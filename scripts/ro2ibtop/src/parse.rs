@@ -7,7 +7,7 @@
 //! value that is not a number where one is expected, counts as unread, and the rest is used.
 
 use crate::{
-    histograms::Times, //
+    histograms::Times,
     model::{
         Conn,
         Counts,
@@ -277,19 +277,9 @@ fn conn_line(line: &str, unread: &mut u64) -> Conn {
 }
 
 fn count(counts: &mut Counts, key: &str, value: &str, unread: &mut u64) {
-    let place = match key {
-        "tx_msgs" => &mut counts.tx_msgs,
-        "rx_msgs" => &mut counts.rx_msgs,
-        "tx_noops" => &mut counts.tx_noops,
-        "wrs" => &mut counts.wrs,
-        "retired" => &mut counts.retired,
-        "no_credit" => &mut counts.no_credit,
-        "no_slots" => &mut counts.no_slots,
-        "rnr" => &mut counts.rnr,
-        "no_memory" => &mut counts.no_memory,
-        _ => return,
-    };
-    *place = number(value, unread);
+    if let Some(count) = counts.by_key(key) {
+        *count = number(value, unread);
+    }
 }
 
 fn event_line(line: &str, unread: &mut u64) -> Event {
