@@ -221,5 +221,5 @@ def test_a_file_without_licence_is_found(audit, path):
 
 
 @pytest.mark.parametrize("path", ["rust/proto/Cargo.lock", "rust/COPYING", "rust/a.json"])
-def test_what_needs_no_licence(audit, path):
+def test_licence_not_required(audit, path):
     assert audit("{}\n", path, spdx="") == (0, [])

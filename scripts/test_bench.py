@@ -76,7 +76,7 @@ DISASSEMBLY = """\
 """
 
 
-def test_what_code_reads_is_found():
+def test_data_references_are_found():
     assert mentions(DISASSEMBLY, "masks") == {"ro2ib_send": [0], "ro2ib_receive": [1]}
     assert mentions(DISASSEMBLY, "nothing") == {}
 
@@ -122,14 +122,14 @@ def test_a_baseline_is_saved_and_kept_by_toolchain(tmp_path):
     assert judge.load(path)["cases"]["two"]["functions"] == case["functions"]
 
 
-def test_of_several_windows_the_least_counts():
+def test_smallest_window_counts():
     def window(n):
         return {"classes": {"LND": n}}
 
     assert judge.best([window(3), window(1), window(2)]) == window(1)
 
 
-def test_what_the_rest_takes_is_left_out():
+def test_other_work_is_subtracted():
     def of(**counts):
         return {key: dict(counts) for key in ("classes", "calls", "functions", "called", "everything")} | {
             "messages": 100

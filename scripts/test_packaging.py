@@ -703,7 +703,7 @@ def test_no_module_is_lost_where_none_can_be_built(debian, version):
     assert debian.modules() == {}
 
 
-def test_what_dkms_itself_has_replaced_is_forgotten(debian):
+def test_version_replaced_by_dkms_is_forgotten(debian):
     """Checks an earlier version that dkms itself replaced, for example for a kernel that is installed meanwhile."""
     debian.installed()
     for kernel in ALL:
@@ -768,7 +768,7 @@ def test_a_module_stays_while_the_next_is_built(debian):
     assert debian.modules() == of_all("0.1.0 two")
 
 
-def test_what_was_unpacked_only_goes_all_the_same(debian):
+def test_unpacked_package_is_removed(debian):
     """Checks the removal of a package that was only unpacked, for which dpkg does not call prerm."""
     debian.installed()
     assert debian.maintainer("prerm", "0.1.0", "upgrade", "0.2.0+1").returncode == 0
@@ -781,7 +781,7 @@ def test_what_was_unpacked_only_goes_all_the_same(debian):
     assert debian.modules() == {} and not (debian.dkms / "ro2iblnd").exists() and not switch.exists()
 
 
-def test_what_debhelper_adds_is_what_is_passed_over(packages):
+def test_skipped_code_is_debhelpers_only(packages):
     """Checks that the code after the package's own part is only dh_dkms's, because some cases end before it."""
     for name in ("prerm", "postinst"):
         text = (packages["ro2iblnd-dkms"].parent / "control" / name).read_text()

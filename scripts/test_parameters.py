@@ -123,7 +123,7 @@ def test_every_parameter_is_in_the_document(code):
     }
 
 
-def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
+def test_refused_values_are_in_migration(code):
     """Checks that migration.md has a row for each parameter of ko2iblnd with a range, with that range."""
     told = {}
     refused = r"^\| ((?:`\w+`(?:, )?)+) ((?:outside|below|other than) [-0-9., ]+?) \|.*\| refused[ ;|]"

@@ -1106,7 +1106,7 @@ def test_module_that_is_none(system):
 # --- for other scripts
 
 
-def test_what_was_found_for_a_shell(system):
+def test_shell_output(system):
     status, out, _ = system.run("-e")
     assert status == 0
     found = dict(re.findall(r"^(\w+)=(.*)$", out, re.MULTILINE))

@@ -342,7 +342,7 @@ def test_limits_and_violations_are_told(root):
     assert names.index("command: ibv_devinfo -v (violations)") < names.index(f"/sys/kernel/debug/ro2iblnd/{NI}")
 
 
-def test_of_the_log_what_may_matter(root):
+def test_relevant_log_lines(root):
     said = [
         "mlx5_core: reset",
         "kworker/0: page allocation failure: order:4",
@@ -353,7 +353,7 @@ def test_of_the_log_what_may_matter(root):
     assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
 
 
-def test_what_broke_is_told_with_its_stack(root):
+def test_splat_has_its_stack(root):
     """Checks a stack of which only one line, or none, names the module."""
     oops = [
         "[ 9.0] BUG: kernel NULL pointer dereference, address: 0000000000000008",
@@ -372,7 +372,7 @@ def test_what_broke_is_told_with_its_stack(root):
     assert told[1].endswith("address: 00000008") and "ffff8880" not in "".join(told) and told[-1] == hung[-1], told
 
 
-def test_what_the_node_was_booted_with_is_nobodys_business(root):
+def test_command_line_is_left_out(root):
     """Checks that the kernel's command line, which may contain passwords, is left out even if it has a word of the
     search.
     """
@@ -394,7 +394,7 @@ def test_programs_that_hang_do_not_hold_it(root):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
+def test_hung_program_is_not_waited_for(tmp_path, there):
     """Checks a program that waits in the kernel for ever: `timeout` does not end it, or is not installed. The report
     does not wait for it, and the program does not keep the output open.
     """

@@ -300,7 +300,7 @@ def test_compressed_modules(both, form):
     assert f"/ro2iblnd.ko.{form}" in out.splitlines()[0]
 
 
-def test_what_runs_is_not_what_is_configured(both):
+def test_status_of_another_loaded_driver(both):
     both.load("ko2iblnd", "2.17.57", "BBB")
     assert both.run("status")[0] == 0
     status, _, err = both.run("ro2iblnd")
@@ -365,7 +365,7 @@ def as_nobody(node, *args):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_whoever_may_ask_of_a_node_with_a_strict_umask(both):
+def test_status_with_a_strict_umask(both):
     umask = os.umask(0o077)
     try:
         assert both.run("ro2iblnd")[0] == 0

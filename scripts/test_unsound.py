@@ -58,7 +58,7 @@ def check():
 
 
 @pytest.mark.parametrize(("body", "error"), [pytest.param(body, error, id=name) for name, body, error in BODIES])
-def test_what_must_not_compile(check, body, error):
+def test_unsound_code_does_not_compile(check, body, error):
     status, err = check(body)
     if error is None:
         assert status == 0, err

@@ -79,7 +79,7 @@ def test_long_answers_at_the_same_time_do_not_mix(guest):
     assert "not found" not in guest.console()
 
 
-def test_what_a_command_leaves_behind_is_not_waited_for(guest):
+def test_orphans_are_not_waited_for(guest):
     assert guest.run("sleep 1000 & echo $!; kill -9 $$", 10)[0] == 137
     assert guest.run("killall sleep; true # \\ ' \" \t é\n")[0] == 0
     # The agent reaps orphans.

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_an_error() {
+    fn oversized_allocation_fails() {
         assert!(KVec::<u64>::with_capacity(usize::MAX, GFP_KERNEL).is_err());
         assert!(KVec::<u64>::with_capacity(1 << 40, GFP_KERNEL | __GFP_NOWARN).is_err());
         assert!(KVVec::<u64>::with_capacity(1 << 50, GFP_KERNEL | __GFP_NOWARN).is_err());

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_atomic_is_no_race() -> Result {
+    fn atomic_access_is_no_race() -> Result {
         assert!(race(true)?.told.load(Relaxed) == 2 * ROUNDS);
         Ok(())
     }

@@ -7,11 +7,11 @@ OURS = "a: 10.0.0.1@o2ib\nb: 1\nc: 2\nd: 3\nnew: 4\ne: 5\n"
 THEIRS = "a: 10.0.0.2@o2ib\nb: 7\nc: 0x12\nd: 3\nold: 9\ne: 6\n"
 
 
-def test_what_both_have_is_counted():
+def test_equal_lines_are_counted():
     assert compare_output.rows(OURS, THEIRS) == [(None, 4), ("new: 4", "old: 9"), ("e: 5", "e: 6")]
 
 
-def test_what_one_lacks_leaves_a_gap():
+def test_missing_line_leaves_a_gap():
     assert compare_output.rows("a: 1\nb: 2\n", "b: 3\n") == [("a: 1", ""), ("b: 2", "b: 3")]
 
 

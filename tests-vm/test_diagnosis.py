@@ -151,7 +151,7 @@ def test_booting_peer(nodes, told):
 
 
 @pytest.mark.long
-def test_what_ended(nodes, told):
+def test_ended_connections(nodes, told):
     """ro2ibtop lists several ends of connections, one after the other."""
     a, b = nodes
     up(a, b, conns_per_peer=2)

@@ -41,7 +41,7 @@ def built(request):
     return Built(request.param)
 
 
-def test_nobody_has_anything_to_say(built):
+def test_build_has_no_warnings(built):
     """Neither the compiler, nor objtool, nor modpost warns about the driver."""
     # Kbuild's warnings about tools of another version than the kernel's do not concern the driver.
     others = re.compile(r"(compiler|pahole version) differs")
@@ -76,7 +76,7 @@ def test_the_unwinder_knows_the_code(built):
     assert built.module.sections[".orc_unwind_ip"] // 4 > len(built.rust.functions) > 100
 
 
-def test_what_is_called_by_address_is_a_landing_pad(built):
+def test_indirect_targets_have_landing_pads(built):
     if not built.has("X86_KERNEL_IBT", "ARM64_BTI_KERNEL"):
         pytest.skip("this kernel has neither IBT nor BTI")
     assert built.rust.targets()

@@ -21,7 +21,7 @@ def state(node):
     return node.guest.check("cat /sys/kernel/debug/ro2iblnd/*@o2ib")
 
 
-def test_who_asks_and_never_goes_on(nodes, evil):
+def test_pending_request_does_not_delay_messages(nodes, evil):
     """A message ends although a request of the peer, which takes the place of the node's own attempt, is always
     pending.
 
@@ -143,7 +143,7 @@ WRONG_ACKS = {
 
 
 @pytest.mark.parametrize("ack", WRONG_ACKS)
-def test_what_comes_with_a_bad_answer_goes_to_nobody(nodes, evil, ack):
+def test_message_with_a_bad_answer_is_dropped(nodes, evil, ack):
     """H28: a message that arrives with a bad answer, or before it, is dropped. Only the answer identifies its
     sender."""
     a, b = nodes

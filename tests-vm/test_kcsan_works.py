@@ -20,6 +20,6 @@ def test_race_in_rust_is_reported(boot):
     vm.setup_two_links(guest)
     guest.check(f"insmod {guest.put(os.path.join(BUILT, 'ro2iblnd_kunit.ko'))}", 600)
     log = guest.dmesg()
-    assert len(re.findall(r"^\S* *.*\bok \d+ (a_race_is_one|what_is_atomic_is_no_race)", log, re.MULTILINE)) == 2, log
+    assert len(re.findall(r"^\S* *.*\bok \d+ (a_race_is_one|atomic_access_is_no_race)", log, re.MULTILINE)) == 2, log
     told = REPORT.findall(log)
     assert told and all("changes_what_another_changes" in line for line in told), told

@@ -243,7 +243,7 @@ def test_one_of_several_is_replaced(nodes):
     a.traffic(b, op="mix", count=20)
 
 
-def test_what_a_peer_takes_is_remembered(nodes, pytestconfig):
+def test_accepted_depth_is_remembered(nodes, pytestconfig):
     """The driver remembers the depth that a peer accepts. A write to a setting other than the depth asks no peer for a
     larger depth. A peer that accepts less is asked once, and not again for each connection."""
     if pytestconfig.getoption("--device") in ("hfi1", "least"):

@@ -94,7 +94,7 @@ SAID = (
 )
 
 
-def test_what_is_said_counts(boot_pair):
+def test_given_values_count(boot_pair):
     """A value that is set counts, also if it is the default. Credits follow a depth that the driver chose, and no
     other."""
     a = Node(boot_pair(**FAST)[0])

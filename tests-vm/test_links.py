@@ -157,7 +157,7 @@ def test_an_answer_is_not_lost_with_its_connection(nodes, op):
 
 
 @pytest.mark.parametrize("op", ["get", "put-ack"])
-def test_what_is_under_way_ends_first(nodes, op):
+def test_transfers_finish_before_link_down(nodes, op):
     """A node whose interface is set down under its own load first gets the answers to its requests. Other messages wait
     until it is up. No message fails, on either side."""
     a, b = nodes

@@ -308,7 +308,7 @@ def imported(node, text):
     return status, *(words.replace(node.nid, "NID") for words in (out, backup))
 
 
-def test_whatever_is_shown_can_be_imported(nodes):
+def test_net_show_output_can_be_imported(nodes):
     """`lnetctl import` takes the output of `net show` at every verbosity, with the same answer and result as
     ko2iblnd's."""
     both = up((OURS, KO), nodes)

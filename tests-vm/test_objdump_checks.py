@@ -92,7 +92,7 @@ def test_a_table_that_points_into_a_function_is_found(tmp_path):
     assert len(one.without_landing_pad()) == 1
 
 
-def test_what_is_not_code_is_not_found(tmp_path):
+def test_data_is_not_reported(tmp_path):
     """Names and prefixes that resemble a forbidden instruction are not found."""
     planted = "call return_it; jmp retry; mov %fs:0, %rax; cmpxchg %rax, (%rdi); mov $0x10, %eax"
     assert found(compiled(tmp_path, planted=planted)) == {}

@@ -53,7 +53,7 @@ def test_own():
     }  # fmt: skip
 
 
-def test_of_peers():
+def test_peer_health_parsing():
     shown = healths(PEER)
     assert [ni["health value"] for ni in shown.values()] == [1000, 800]
     assert shown["10.0.1.2@o2ib1"]["next_ping"] == 812

@@ -69,7 +69,7 @@ def well(screen):
     until(lambda: "nothing wrong" in screen.last().lines[0] and screen.last().peers()[0]["verdict"] == "ok", "nothing wrong")
 
 
-def test_what_it_shows_is_so(nodes, top):
+def test_screen_matches_debugfs(nodes, top):
     """Frames under load have every column of debugfs, and rates that match the counters."""
     a, b = nodes
     with small(a, b, conc=4), Screen(top, a, "--interval 1") as screen:
@@ -178,7 +178,7 @@ def between(least, value, most, what):
     assert least <= value <= most, (what, least, value, most)
 
 
-def test_what_programs_get(nodes):
+def test_json_and_prometheus_match_debugfs(nodes):
     """`--once`, JSON and Prometheus's text under traffic: each counter is between the values of debugfs before and
     after."""
     a, b = nodes

@@ -136,7 +136,7 @@ def test_lnet_is_called_where_the_completion_was_handled(nodes):
         assert len(calls) >= 100 and elsewhere <= len(calls) // 10, (node.guest.name, len(calls), elsewhere)
 
 
-def test_who_floods_goes_on_among_ordinary_tasks(nodes):
+def test_flood_loses_priority(nodes):
     """A peer's flood does not take the CPU from all other tasks: LNet gets priority for a part of the messages only. A
     rare message always has priority."""
     a, b = nodes

@@ -200,7 +200,7 @@ mod tests {
     const KEY: HashKey = HashKey::new(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
 
     #[test]
-    fn what_is_stored_is_found_until_it_is_removed() {
+    fn stored_peer_is_found_until_removed() {
         let mut slots = [TableSlot::EMPTY; 8];
         assert_eq!(find(&slots, KEY.mark(5)), None);
         for addr in 0..4 {

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_asked_is_answered_where_there_is_a_route() {
+    fn dreq_of_the_peer_is_answered_when_a_route_exists() {
         // The peer's DREQ arrives first, and there is no route: the id is not freed yet, because that would send an
         // answer.
         let mut f = CmIdLinger::new();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_closed_needs_no_answer() {
+    fn id_does_not_linger_after_the_peers_dreq() {
         let mut f = CmIdLinger::new();
         assert!(!f.heard());
         f.said();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_not_repeated_without_a_route() {
+    fn dreq_is_not_repeated_without_a_route() {
         let mut f = CmIdLinger::new();
         f.said();
         assert!(!f.no_route());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_route_takes_no_place_of_others() {
+    fn id_without_a_route_takes_no_linger_slot() {
         assert!(has_room(false, MUTE_MAX, || of_one(0)));
         assert!(has_room(false, MUTE_MAX, || of_others(PARTING_MAX - 1)));
         assert!(!has_room(false, MUTE_MAX, || of_others(PARTING_MAX)));

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_the_line() {
+    fn attempt_waits_behind_queued_peers() {
         let mut under_way = ConnectsInFlight::NONE;
         assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, true));
         assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Waiting, true));
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_more_stands_behind() {
+    fn additional_connections_queue_last() {
         for more in [false, true] {
             assert!(QueueState::Nowhere.is_to_join(more) && QueueState::Called.is_to_join(more));
             assert!(!QueueState::Waiting.is_to_join(more));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn those_behind_move_up() {
+    fn queue_moves_up() {
         let mut room = [[0; 4]; 3];
         let mut line = busy(&mut room);
         // The ring has been used before.
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_never_answer_leave_room() {
+    fn unresponsive_peers_leave_free_slots() {
         let mut under_way = ConnectsInFlight::NONE;
         for _ in 0..SILENT_AT_A_TIME {
             assert!(under_way.begin(1, ConnectPriority::Silent, QueueState::Nowhere, false));
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_answer_is_remembered_until_it_does() {
+    fn unresponsive_peer_is_recorded_until_it_answers() {
         let unanswered = UnresponsivePeers::new(0x9e37_79b9_7f4a_7c15);
         let mut places = [[0; 4]; 64];
         let rack = 0x0a00_0100..0x0a00_0140u32;

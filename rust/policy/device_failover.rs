@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_late_is_found() {
+    fn late_move_is_found() {
         let mut h = DeviceTracker::new();
         h.doubt(100);
         assert_eq!(h.look(100, AddrLocation::Here, false), again(HERE_MS, true));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_here_waits_for_its_gids() {
+    fn address_on_this_device_waits_for_its_gids() {
         let mut h = DeviceTracker::new();
         h.doubt(0);
         assert_eq!(h.look(500, AddrLocation::Here, true), again(HERE_MS, true));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nowhere_is_looked_for_until_it_is_somewhere() {
+    fn missing_address_is_polled_until_found() {
         let mut h = DeviceTracker::new();
         h.doubt(0);
         assert_eq!(h.look(HURRY_MS, AddrLocation::Nowhere, false), ASKED);

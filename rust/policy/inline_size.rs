@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_for_another_cause_keeps_its_size() {
+    fn inline_size_stays_after_an_unrelated_error() {
         for first in STEPS {
             let mut search = InlineSearch::new(first);
             while search.refused() {}

@@ -173,7 +173,7 @@ mod tests {
 
     /// Tests the table of Documentation/parameters.md.
     #[test]
-    fn what_the_document_says() {
+    fn depths_match_the_document() {
         for (gbps, wanted) in [
             (1, 8),
             (10, 8),

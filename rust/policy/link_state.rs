@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_ends_first() {
+    fn transfers_finish_before_a_close() {
         let busy = |transmits, requests, still_ms| ConnActivity {
             transmits,
             requests,
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_closes_on_purpose_ends_at_once() {
+    fn administrative_link_down_ends_connections_at_once() {
         let mut w = LinkState::new();
         assert!(!w.ends_all());
         w.leaving(1);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_owes_an_answer_is_asked_after_a_second_and_then_seldom() {
+    fn silent_peer_is_probed_after_one_second_then_every_three() {
         let mut line = Line::new();
         line.send();
         assert_eq!(line.asks(8000), [1000, 4000, 7000]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_when_the_administrator_says_and_then_no_more_often_than_before() {
+    fn first_probe_interval_follows_the_parameter() {
         for (probe_ms, expected) in [
             (250, [250, 3250, 6250]),
             (500, [500, 3500, 6500]),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_at_once() {
+    fn changed_probe_interval_applies_at_once() {
         let mut line = Line::with(60_000);
         line.send();
         assert_eq!(line.asks(2000), [0; 3]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_not_asked() {
+    fn answering_peer_is_not_probed() {
         let mut line = Line::new();
         line.send();
         for _ in 0..20 {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_just_sent_is_question_enough() {
+    fn recent_send_replaces_a_probe() {
         let mut line = Line::new();
         line.send();
         assert_eq!(line.asks(900), [0; 3]);

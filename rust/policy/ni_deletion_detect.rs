@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_goes_on_sending_keeps_no_ni() {
+    fn continuous_messages_do_not_delay_ni_deletion() {
         for every_ns in [1_000_000, 100_000_000, 2_999_999_999] {
             let mut d = NiDeletion::new();
             for ns in (0..LONG_NS).step_by(every_ns) {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_range_is_an_error() {
         let cases = [
             ("", BadRange::NoNet),
             ("10.0.0.1", BadRange::NoNet),

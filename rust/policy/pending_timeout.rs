@@ -67,7 +67,7 @@ mod tests {
     };
 
     #[test]
-    fn who_has_a_reason_waits_as_long_as_lnet_does() {
+    fn queued_peer_waits_until_the_lnet_deadline() {
         let patience = PendingTimeout::new(22_500, 50_000);
         assert_eq!(patience.limit_ms(NOTHING), 22_500);
         let in_line = PeerProgress {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_looks_when_the_usual_time_is_over_and_then_each_second() {
+    fn pending_check_runs_at_the_limit_and_then_each_second() {
         let patience = PendingTimeout::new(15_000, 50_000);
         for waited_ms in [0_i64, 1, 14_999, 15_000] {
             let then = waited_ms.saturating_add(i64::from(patience.look_in_ms(waited_ms)));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_credits_allow_always_fits() {
+    fn send_queue_fits_all_that_credits_allow() {
         for d in 1..=255 {
             for reg_wrs in 1..=2 {
                 let sq = send_queue(depth(d), reg_wrs, 32768);

@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn who_breaks_each_connection_at_once_is_asked_with_pauses() {
+    fn reconnect_backs_off_after_immediate_closes() {
         let mut p = peer();
         let known = p.known;
         let mut paused = 0_u32;
@@ -807,7 +807,7 @@ mod tests {
 
     /// Settings were changed here, or at the peer, since these were made.
     #[test]
-    fn what_the_peer_takes_is_learnt_beside_connections() {
+    fn accepted_depth_is_learnt_while_connections_exist() {
         let depth = |n| QueueDepth::new(n).unwrap_or(QueueDepth::MIN);
         let mut p = all_up(4);
         p.known.depth = depth(32);
@@ -911,7 +911,7 @@ mod tests {
     }
 
     #[test]
-    fn what_broke_is_replaced_while_others_live() {
+    fn broken_connection_is_replaced_while_others_live() {
         let mut p = all_up(4);
         let known = p.known;
         breaks(&mut p);
@@ -1076,7 +1076,7 @@ mod tests {
     /// Tests that no connection is added to a peer that was deleted, or whose connections were closed, without a
     /// message.
     #[test]
-    fn what_was_closed_on_purpose_is_not_added_to() {
+    fn closed_peer_gets_no_additional_connection() {
         // Established when it had been ended already.
         let mut p = peer();
         let known = p.known;

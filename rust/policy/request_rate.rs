@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_address_has_a_part_and_no_room_is_no_fault() {
+    fn request_without_an_address_has_its_own_bucket() {
         let mut b = RateLimit::new(REFUSALS, SALT);
         let mut parts = [SourceBucket::UNUSED; 4];
         let told = (0..1000).filter(|_| b.take(&mut parts, None, 0, 1, true).is_ok());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_again_and_again_is_slowed_down_and_others_are_not() {
+    fn frequent_reconnects_of_one_address_are_throttled_alone() {
         let mut b = RateLimit::new(TAKEN, SALT);
         let mut parts = [SourceBucket::UNUSED; PARTS];
         let mut tried = |addr, ms| b.take(&mut parts, Some(addr), ms, 1, false).is_ok();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_peer_may_have_goes_once() {
+    fn posted_request_is_not_resent() {
         let unposted = Resend::of(Op::Immediate, Cause::PeerClosed, false, false);
         assert!(unposted.takes(MsgRole::Request) && unposted.takes(MsgRole::Answer));
         let posted = Resend::of(Op::Immediate, Cause::PeerClosed, true, false);
@@ -111,7 +111,7 @@ mod tests {
 
     /// Tests a message that devices reject, which would end every connection.
     #[test]
-    fn what_may_be_at_fault_does_not() {
+    fn message_that_may_have_caused_the_close_is_not_resent() {
         for cause in [Cause::LocalFault, Cause::RemoteFault] {
             assert_eq!(
                 Resend::of(Op::Immediate, cause, true, false),
@@ -154,7 +154,7 @@ mod tests {
 
     /// Tests that a message that has waited for too long does not affect those behind it.
     #[test]
-    fn who_has_not_waited_for_long_goes_again() {
+    fn message_is_resent_after_a_deadline_of_another() {
         for cause in [
             Cause::DeadlineQueued,
             Cause::DeadlineSending,

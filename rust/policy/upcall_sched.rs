@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_queued_once() {
+    fn upcall_work_is_queued_once() {
         let mut turn = UpcallSched::new();
         assert!(!turn.is_awake() && turn.try_wake());
         assert!(turn.is_awake() && !turn.try_wake());
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_queued_twice_when_others_have_their_turn() {
+    fn upcall_work_that_yields_is_not_queued_twice() {
         let mut turn = UpcallSched::new();
         assert!(turn.try_wake());
         turn.begin(7);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_has_no_priority_for_long() {
+    fn flooding_peer_loses_priority() {
         // It runs all the time, with pauses that are too short for other tasks, a message or a megabyte at a time.
         for job in [
             WHILE_NS / 1000,

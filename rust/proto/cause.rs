@@ -526,7 +526,7 @@ mod tests {
 
     /// Tests that a peer that ends each connection at once is retried with pauses, whatever the cause.
     #[test]
-    fn what_did_not_end_for_something_here_is_a_breakage() {
+    fn remote_causes_need_backoff() {
         for cause in [
             Cause::PeerClosed,
             Cause::PeerRestarted,
@@ -587,7 +587,7 @@ mod tests {
     /// Tests that a peer that returns no credits, leaves more requests with LNet than allowed, or is excluded does not
     /// change the health of our NI, over which LNet reaches other peers.
     #[test]
-    fn who_gives_no_credits_is_to_blame() {
+    fn peer_without_credits_is_blamed() {
         for posted in [false, true] {
             for cause in [Cause::DeadlineQueued, Cause::Backlog, Cause::Denied] {
                 assert_eq!(cause.outcome(posted).health, Health::RemoteDropped);
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_no_connection_is_sent_again_over_another_way() {
+    fn failed_attempt_lets_lnet_resend() {
         for cause in [
             Cause::Unreachable,
             Cause::NoListener,
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_way_here_spares_who_waits() {
+    fn local_close_spares_pending_messages() {
         for cause in [
             Cause::PeerRestarted,
             Cause::AdminClose,
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_arrived_counts_whatever_a_device_says() {
+    fn device_fault_accepts_late_rx() {
         for cause in [
             Cause::RemoteFault,
             Cause::LocalFault,

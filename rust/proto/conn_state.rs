@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_unreachable_has_moved_but_for_tcp() {
+    fn unreachable_means_address_changed_except_over_tcp() {
         let over = |first, steps: &[ConnEvent]| {
             let mut c = ConnFsm::new(first);
             for step in steps {
@@ -492,7 +492,7 @@ mod tests {
 
     /// Tests a `timeout` of 300 s, with which an attempt takes longer than the CM's retries: a dead node has not moved.
     #[test]
-    fn who_does_not_answer_in_the_time_of_the_cm_has_not_moved() {
+    fn unreachable_after_the_cm_retries_is_a_timeout() {
         let mut c = ConnFsm::new(FirstSender::Either);
         let _ = c.on(ConnEvent::Start);
         let _ = c.on(ConnEvent::RouteResolved);
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_worker_does_calls_none() {
+    fn unowned_step_queues_no_worker() {
         let mut todo = PendingSteps::NONE;
         let mut c = called();
         let _ = c.on(ConnEvent::Requested);
@@ -689,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_called_over_tcp_waits_for_a_word() {
+    fn passive_side_over_tcp_waits_for_a_message() {
         let mut c = called();
         assert_eq!(c.state(), State::Called);
         assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn who_calls_over_tcp_says_a_word() {
+    fn active_side_over_tcp_sends_first() {
         for (first, speaks) in [(FirstSender::Either, false), (FirstSender::Caller, true)] {
             let mut c = ConnFsm::new(first);
             let _ = c.on(ConnEvent::Start);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_taken_is_to_come_again_if_only_the_way_is_gone() {
+    fn accepted_request_gets_a_race_reject_if_the_link_is_lost() {
         use super::super::cause::Cause as Ended;
         for (ended, why) in [
             (Ended::LinkDown, RejectWhy::ConnRace),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_helps_the_peer_to_connect_is_always_answered() {
+    fn rejects_with_a_remedy_are_always_sent() {
         for cause in [
             RejectCause::Race,
             RejectCause::StalePeer,

@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_is_accepted_for_all(text in gibberish(), nids in [any::<u64>(), any::<u64>(), any::<u64>()]) {
+    fn syntax_check_is_the_same_for_all_nids(text in gibberish(), nids in [any::<u64>(), any::<u64>(), any::<u64>()]) {
         let [a, b, c] = nids.map(Nid::from_raw);
         prop_assert_eq!(allows(&text, a, b).is_ok(), allows(&text, b, c).is_ok());
         prop_assert_eq!(tuning(&text, a).is_ok(), tuning(&text, b).is_ok());

@@ -116,7 +116,7 @@ fn a_look_costs_as_much_for_a_hundred_thousand_peers_as_for_sixteen() {
 }
 
 #[test]
-fn who_knows_one_key_knows_nothing_of_another() {
+fn collisions_of_one_key_do_not_collide_with_another() {
     let mut keys = keys();
     let known = keys.next().unwrap();
     let slots = vec![TableSlot::EMPTY; 4096];

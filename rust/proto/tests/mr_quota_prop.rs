@@ -63,7 +63,7 @@ impl Device {
 
 proptest! {
     #[test]
-    fn nobody_is_kept_from_his_share(
+    fn every_connection_gets_its_share(
         max_mr in 1u32..200,
         users in 1usize..12,
         does in prop::collection::vec((0usize..12, any::<bool>()), 1..600),

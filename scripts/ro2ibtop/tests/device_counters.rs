@@ -101,7 +101,7 @@ fn a_process_that_hangs_holds_nobody_up() {
 }
 
 #[test]
-fn who_reads_already_is_found() {
+fn reader_of_an_earlier_process_is_found() {
     let node = Node::new("reads");
     let cmdline = node.process("4711", "grep");
     fs::write(&cmdline, node.reads()).unwrap();
@@ -130,7 +130,7 @@ fn who_reads_already_is_found() {
 
 /// Checks that only the first sample searches all processes.
 #[test]
-fn who_was_answered_does_not_look_again() {
+fn processes_are_searched_once() {
     let node = Node::new("answered");
     let mut counters = Counters::looking_in(node.proc());
     assert!(node.read(&mut counters).0);

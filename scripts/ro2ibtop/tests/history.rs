@@ -71,7 +71,7 @@ fn each_rate_has_its_height() {
 }
 
 #[test]
-fn what_does_not_move_has_none() {
+fn idle_history_is_blank() {
     assert_eq!(picture(&sent([0; 12]), 8), " ".repeat(8));
     // One sample has no rate.
     assert_eq!(picture(&sent([]), 8), " ".repeat(8));

@@ -156,7 +156,7 @@ fn names_are_whole() {
 }
 
 #[test]
-fn what_is_cut_says_so() {
+fn cut_text_is_marked() {
     let mut one = ni("255.255.255.255@o2ib1000", "a_device_of_that_name");
     one.conns.push(Conn {
         peer: "255.255.255.254@o2ib1000".into(),
@@ -202,7 +202,7 @@ fn rates_of_nis_are_for_wide_screens() {
 
 /// Checks a sample that is old, for example because the driver was unloaded.
 #[test]
-fn what_is_old_is_not_green() {
+fn old_sample_is_not_fine() {
     let mut app = shown(vec![ni("10.0.0.1@o2ib", "mlx5_0")]);
     assert_eq!(app.worst(), Level::Fine);
     app.error = Some("cannot read it".to_string());
@@ -221,7 +221,7 @@ fn what_is_old_is_not_green() {
 }
 
 #[test]
-fn what_is_wrong_is_counted_where_there_is_room_for_nothing_else() {
+fn small_screen_counts_troubles() {
     let mut one = ni("10.0.0.1@o2ib", "mlx5_0");
     let bad = Conn {
         peer: "10.0.0.2@o2ib".into(),
@@ -238,7 +238,7 @@ fn what_is_wrong_is_counted_where_there_is_room_for_nothing_else() {
 
 /// Checks the screen of `--once`.
 #[test]
-fn what_ended_is_there_though_no_peer_is() {
+fn ends_are_shown_without_peers() {
     let app = common::app(common::guest("wrong-net"));
     for width in WIDTHS {
         let seen = common::lines(&common::screen(&app, width, app.height(width)));

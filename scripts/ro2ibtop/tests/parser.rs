@@ -58,7 +58,7 @@ fn all_of_what_guests_say_is_understood() {
 /// Checks that the files contain everything that the driver reports now: a change that adds keys must create the files
 /// again.
 #[test]
-fn what_guests_say_is_all_that_the_driver_tells() {
+fn guest_reports_have_all_keys() {
     for (name, report) in common::GUESTS {
         for key in ["link", "speed_mbps", "depth_by", "gather"] {
             assert!(report.contains(&format!(" {key}=")), "{name}: {key}");
@@ -114,7 +114,7 @@ fn an_older_driver_is_understood() {
 }
 
 #[test]
-fn what_a_peer_and_a_connection_were_is_read() {
+fn last_ends_of_a_peer_are_parsed() {
     let mut unread = 0;
     let told = "ni=10.0.0.1@o2ib device=mlx5_0\n\
                 peer=10.0.0.2@o2ib conns=0 usable=0 waiting=3 waited_ms=7000 closed=3 failed=6 last=Refused last_ago_ms=40 \
@@ -253,7 +253,7 @@ fn histograms_are_read() {
 }
 
 #[test]
-fn what_came_since_is_told() {
+fn histogram_difference_is_computed() {
     let mut unread = 0;
     let before = parse::times(TIMES, &mut unread);
     let later = TIMES

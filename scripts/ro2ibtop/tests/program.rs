@@ -130,7 +130,7 @@ fn a_snapshot_is_shown() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_files_are_reported() {
     let dir = Dir::new("nothing");
     let none = run(&["--once", "--root", text(&dir.0)]);
     assert_eq!(none.status.code(), Some(3));

@@ -132,7 +132,7 @@ fn a_peer_that_boots_is_told() {
 }
 
 #[test]
-fn what_ended_is_told() {
+fn ends_are_reported() {
     let mut app = common::app(common::guest("ended"));
     let told = troubles(&app);
     assert!(
@@ -518,7 +518,7 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
 
 /// Checks a link that is full: the oldest message has waited for others, and the path is good.
 #[test]
-fn what_moves_is_not_lost() {
+fn full_link_is_not_packet_loss() {
     let sending = |retired, idle_ms| {
         move |ni: &mut Ni| {
             let mut conn = conn();
@@ -681,7 +681,7 @@ fn ended(events: &[(&str, &str, &str, f64)]) -> String {
 }
 
 #[test]
-fn what_to_look_at_depends_on_what_is_known() {
+fn advice_depends_on_the_cause() {
     assert_eq!(
         ended(&[("failed", "Unreachable", "", 999.0)]),
         "connecting failed 1.0 s ago: unreachable: the address does not answer, or no route: \
@@ -765,7 +765,7 @@ fn the_next_try_is_told() {
 }
 
 #[test]
-fn what_a_peers_connections_ended_of_is_told() {
+fn causes_of_a_peer_are_shown() {
     let mut app = node(&[&|ni: &mut Ni| {
         ni.conns.push(Conn {
             number: 12,
@@ -875,7 +875,7 @@ fn a_peer_that_answers_again_is_not_dead() {
 }
 
 #[test]
-fn what_is_made_good_is_not_hidden() {
+fn replaced_connection_is_still_shown() {
     let app = node(&[&|ni: &mut Ni| {
         ni.events.push(Event {
             what: "closed".into(),
