@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A data race on purpose, which shows that a kernel that looks for races finds races of Rust code. It runs in such a
-//! kernel only, because it is undefined behaviour. `tests-vm/test_kcsan_works.py` looks for the kernel's report in the log.
+//! kernel only, because it is undefined behaviour. `tests-vm/test_kcsan_works.py` looks for the report in the log.
 
 use core::cell::UnsafeCell;
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The driver builds for the oldest supported kernels of Debian. With --long `test_stock_kernels.py` loads it into them. The
+"""The driver builds for the oldest supported kernels of Debian. With --long test_stock_kernels.py loads it. The
 compiler detects what a later kernel has or lacks."""
 
 import os

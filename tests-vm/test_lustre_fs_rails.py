@@ -19,8 +19,9 @@ from test_lustre_fs import AFTER, BEFORE, BOTH, CLIENT, LONG, PAIRINGS, SERVER, 
 
 # Seconds. LNet tries a rail that it avoids once a second, and restores its health step by step.
 AGAIN = 120
+SHORT = ((fault_kinds.interface, CLIENT), (fault_kinds.carrier, SERVER))
 FAULTS = [
-    pytest.param(event, where, marks=[] if (event, where) in ((fault_kinds.interface, CLIENT), (fault_kinds.carrier, SERVER)) else LONG)
+    pytest.param(event, where, marks=[] if (event, where) in SHORT else LONG)
     for event, where in (
         (fault_kinds.interface, CLIENT),
         (fault_kinds.interface, SERVER),

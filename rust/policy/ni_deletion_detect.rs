@@ -48,10 +48,7 @@ impl NiDeletion {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(
-    ro2iblnd_kunit,
-    ::kernel::macros::kunit_tests(ro2ib_ni_deletion_detect)
-)]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_ni_deletion))]
 mod tests {
     use super::*;
 

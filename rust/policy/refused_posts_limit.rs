@@ -60,10 +60,7 @@ impl PostFailures {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(
-    ro2iblnd_kunit,
-    ::kernel::macros::kunit_tests(ro2ib_refused_posts_limit)
-)]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_refused_posts))]
 mod tests {
     use super::*;
 

@@ -73,10 +73,7 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(
-    ro2iblnd_kunit,
-    ::kernel::macros::kunit_tests(ro2ib_conn_req_peer_check)
-)]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_conn_req_peer))]
 mod tests {
     use super::super::{
         nid::Nid,

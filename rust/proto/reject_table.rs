@@ -84,12 +84,13 @@ macro_rules! reject_causes {
             Race, ConnRace,
                 "lost a connection race",
                 "our own request wins";
-            /// The peer has as many connections as allowed (H9), or LNet retains too many requests of closed ones (H41).
+            /// The peer has as many connections as allowed (H9), or LNet retains too many requests of closed ones
+            /// (H41).
             TooMany, NoResources,
                 "the peer has the maximum of connections, or of requests that LNet retains",
                 "the peer has the maximum of connections, or of requests that LNet retains";
-            /// Too many requests from the address were accepted lately (H44). The peer gets no answer: its CM repeats the
-            /// request after seconds.
+            /// Too many requests from the address were accepted lately (H44). The peer gets no answer: its CM repeats
+            /// the request after seconds.
             TooOften, NoResources,
                 "too many requests from its address; its CM retries",
                 "too many requests from its address";

@@ -22,7 +22,7 @@ use std::{
 use crate::{
     device_counters::Counters,
     model::Sample,
-    text, //
+    parse, //
 };
 
 /// The driver's directory in debugfs.

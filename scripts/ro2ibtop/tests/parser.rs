@@ -5,9 +5,9 @@
 mod common;
 
 use ro2ibtop::{
+    histograms, //
+    parse,
     source,
-    text,
-    times, //
 };
 
 #[test]

@@ -33,8 +33,8 @@ use super::{
     App, //
 };
 use crate::{
+    histograms,
     model::Ni,
-    times,
     verdict::{
         Level,
         Verdict, //
