@@ -5,12 +5,14 @@ With --long every way of every length runs 100 times, otherwise some of them onc
 The wire of a rail is eth<rail>, a node's address on it 10.0.<rail>.<number of the guest>.
 """
 
+import contextlib
 import os
 import statistics
+import time
 
 import pytest
 from conftest import LOGS
-from faults import SLOW, slow
+from faults import SLOW, Load, ping_until, slow
 
 # Seconds. The connection manager repeats a message after 4.3 s: a repetition while the link is away breaks its queue
 # pair.
@@ -19,6 +21,8 @@ SHORT, LONG = 1, 6
 MEDIAN, WORST = 2 * SLOW, 5 * SLOW
 # Worst of a few rounds, on any machine.
 BACK = 15 * SLOW
+# Seconds within which informed peers are connected again. A peer that finds out by its transport takes 4 s and more.
+TOLD = 2
 # Number of rounds from which on a median is meaningful.
 MANY = 10
 
@@ -172,3 +176,31 @@ class Cell:
         assert max(spent) <= BACK * slow() / SLOW, spent
         if len(spent) >= MANY:
             assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
+
+
+def flap_under_load(nodes, kind, device, port, pytestconfig, record_property):
+    """Takes the link of one node after the other away under load in both directions, and checks that traffic returns
+    and that no transfer is wrong. `device` is for the table; the CM's queue pair is that of rxe<port>."""
+    a, b = nodes
+    a.ping(b)
+    count = rounds(pytestconfig, 2, 100)
+    with Cell("ours, ours", device, 1, kind, LONG, count) as cell, contextlib.ExitStack() as stack:
+        loads = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
+        for i in range(count):
+            victim = nodes[i % 2]
+            time.sleep(1)
+            kind.away(victim)
+            time.sleep(LONG)
+            kind.back(victim)
+            cell.round(ping_until(a, b, 20 * slow())[0])
+            for node in nodes:
+                assert_can_connect(node, port, f"round {i}")
+    record_property("flaps", cell.line(failed=False))
+    cell.judge()
+    # A node whose cable was pulled could not inform its peer.
+    assert kind is Carrier or min(cell.again) < TOLD * slow(), cell.again
+    for load in loads:
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)

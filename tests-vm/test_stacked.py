@@ -2,17 +2,15 @@
 """Interfaces that share an adapter, on a stock kernel, because the test kernel has none. The NI is on a bridge over the
 adapter's interface, which goes down under load; or two interfaces of a node are in one subnet on one link."""
 
-import contextlib
 import re
-import time
 
 import pytest
 import vm
-from faults import Load, ping_until, slow
-from link_flap import LONG, Cell, assert_can_connect, rounds
+from faults import ping_until, slow
+from link_flap import Carrier, Interface, flap_under_load
 from nodes import Node
 from test_stock_kernels import boot_stock, with_nis
-from test_vlan import KERNELS, TOLD, Below, Cable
+from test_vlan import KERNELS
 
 UPPER = "upper0"
 DEVICE = "rxe8"
@@ -73,41 +71,20 @@ def nodes(pair, request):
         node.unstack()
 
 
-@pytest.mark.parametrize("kind", (Below, pytest.param(Cable, marks=pytest.mark.long)))
+@pytest.mark.parametrize("kind", (Interface, pytest.param(Carrier, marks=pytest.mark.long)))
 def test_flap(nodes, kind, pytestconfig, record_property):
-    """The interface below goes away and comes back under load: peers are informed, and nothing is left behind."""
-    a, b = nodes
-    a.ping(b)
-    count = rounds(pytestconfig, 2, 100)
-    with Cell("ours, ours", "rxe, stacked", 1, kind, LONG, count) as cell, contextlib.ExitStack() as stack:
-        loads = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
-        for i in range(count):
-            victim = nodes[i % 2]
-            time.sleep(1)
-            kind.away(victim)
-            time.sleep(LONG)
-            kind.back(victim)
-            cell.round(ping_until(a, b, 20 * slow())[0])
-            for node in nodes:
-                assert_can_connect(node, 8, f"round {i}")
-    record_property("flaps", cell.line(failed=False))
-    cell.judge()
-    assert kind is Cable or min(cell.again) < TOLD * slow(), cell.again
-    for load in loads:
-        total = load.result()
-        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
-    a.traffic(b, op="mix", size=65536, count=50)
-    b.traffic(a, op="mix", size=65536, count=50)
+    """The interface below goes away and comes back under load."""
+    flap_under_load(nodes, kind, "rxe, stacked", 8, pytestconfig, record_property)
 
 
-def test_the_link_below_is_the_ni_s(nodes):
+def test_ni_follows_the_link_below(nodes):
     """LNet learns at once that the interface below is down, although the upper interface is still up for a moment."""
     a, b = nodes
     a.ping(b)
     a.mark_log()
-    Below.away(a)
+    Interface.away(a)
     assert "link is down" in a.log(), a.log()
-    Below.back(a)
+    Interface.back(a)
     ping_until(a, b, 20 * slow())
 
 

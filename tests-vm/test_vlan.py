@@ -3,19 +3,16 @@
 interface below it, goes and comes back, or the node is switched to another VLAN. It runs on a stock kernel, because the
 test kernel has no VLANs."""
 
-import contextlib
 import time
 
 import pytest
 from faults import Load, ping_until, slow
-from link_flap import LONG, Cell, assert_can_connect, rounds
+from link_flap import LONG, Carrier, Interface, assert_can_connect, flap_under_load
 from nodes import Node
 from test_stock_kernels import boot_stock, with_nis
 
 VLAN = "vlan7"
 KERNELS = ["6.12", *(pytest.param(k, marks=pytest.mark.long) for k in ("5.10", "6.1", "7.3"))]
-# Seconds within which informed peers are connected again. A peer that finds out by its transport takes 4 s and more.
-TOLD = 2
 
 
 class Tagged(Node):
@@ -76,30 +73,6 @@ class Vlan:
         node.guest.check(f"ip link set {VLAN} up")
 
 
-class Below:
-    """The interface below the VLAN is set down."""
-
-    @staticmethod
-    def away(node):
-        node.guest.check("ip link set eth0 down")
-
-    @staticmethod
-    def back(node):
-        node.guest.check("ip link set eth0 up")
-
-
-class Cable:
-    """The adapter's cable is pulled."""
-
-    @staticmethod
-    def away(node):
-        node.guest.carrier(False)
-
-    @staticmethod
-    def back(node):
-        node.guest.carrier(True)
-
-
 class Made:
     """The VLAN is deleted, which waits until the peers are informed, and created again."""
 
@@ -114,30 +87,12 @@ class Made:
         node.tag(7)
 
 
-@pytest.mark.parametrize("kind", (pytest.param(Vlan, marks=pytest.mark.long), Below, pytest.param(Cable, marks=pytest.mark.long), Made))
+@pytest.mark.parametrize(
+    "kind", (pytest.param(Vlan, marks=pytest.mark.long), Interface, pytest.param(Carrier, marks=pytest.mark.long), Made)
+)
 def test_flap(nodes, kind, pytestconfig, record_property):
-    a, b = nodes
-    a.ping(b)
-    count = rounds(pytestconfig, 2, 100)
-    with Cell("ours, ours", "rxe, VLAN", 1, kind, LONG, count) as cell, contextlib.ExitStack() as stack:
-        loads = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
-        for i in range(count):
-            victim = nodes[i % 2]
-            time.sleep(1)
-            kind.away(victim)
-            time.sleep(LONG)
-            kind.back(victim)
-            cell.round(ping_until(a, b, 20 * slow())[0])
-            for node in nodes:
-                assert_can_connect(node, 0, f"round {i}")
-    record_property("flaps", cell.line(failed=False))
-    cell.judge()
-    assert kind is Cable or min(cell.again) < TOLD * slow(), cell.again
-    for load in loads:
-        total = load.result()
-        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
-    a.traffic(b, op="mix", size=65536, count=50)
-    b.traffic(a, op="mix", size=65536, count=50)
+    """The VLAN or the link below it goes away and comes back under load."""
+    flap_under_load(nodes, kind, "rxe, VLAN", 0, pytestconfig, record_property)
 
 
 def test_switched(nodes):
