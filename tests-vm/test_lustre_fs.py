@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 
-import lustrefs.tree
+import lustrefs.lustre_tree
 import pytest
 from conftest import BUILT, LOGS, ROOT, tidy
 from lustre import KO, OURS, Unusable
@@ -133,12 +133,12 @@ class Beds:
 @pytest.fixture(scope="session")
 def tree():
     try:
-        found = lustrefs.tree.FsTree(LUSTRE, BUILT)
-    except lustrefs.tree.NoServer as e:
+        found = lustrefs.lustre_tree.FsTree(LUSTRE, BUILT)
+    except lustrefs.lustre_tree.NoServer as e:
         pytest.skip(str(e))
     except Unusable as e:
         pytest.fail(str(e), pytrace=False)
-    absent = lustrefs.tree.absent_programs()
+    absent = lustrefs.lustre_tree.absent_programs()
     if absent:
         pytest.fail(f"not on this machine: {', '.join(absent)}: run scripts/prepare fs", pytrace=False)
     return found

@@ -38,7 +38,7 @@ impl DeviceHealth {
     }
 
     /// Clears the state for another device.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         self.set_broken(false);
         let _ = self.mute.xchg(false, Full);
         self.post_failures.store(0, Relaxed);

@@ -154,7 +154,7 @@ impl<H> Accept<H> {
     }
 
     /// Treats the device like one that is being removed, because it cannot be used any more.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn withdraw_device(&self) {
         self.removed.store(true, Release);
     }
 
@@ -163,12 +163,12 @@ impl<H> Accept<H> {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn join(&self, ni: &Arc<Ni>) -> Result {
+    pub(crate) fn add_ni(&self, ni: &Arc<Ni>) -> Result {
         Ok(self.users.lock().push(ni.clone(), GFP_ATOMIC)?)
     }
 
     /// Stops listening for `ni`.
-    pub(crate) fn leave(&self, ni: &Arc<Ni>) {
+    pub(crate) fn remove_ni(&self, ni: &Arc<Ni>) {
         let mut users = self.users.lock();
         let at = users.iter().position(|user| Arc::ptr_eq(user, ni));
         let user = at.and_then(|at| users.remove(at).ok());

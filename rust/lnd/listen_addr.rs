@@ -165,7 +165,7 @@ impl Ifaces {
     /// # Errors
     ///
     /// The reason for LNet if the NI does not start.
-    pub(crate) fn enter(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
+    pub(crate) fn attach(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
         let iface = self.add(user).map_err(no_memory)?;
         let mut there = iface.bound.lock();
         let entered = match &*there {
@@ -227,7 +227,7 @@ impl Ifaces {
         self.admit(&bound, user)?;
         if let Err(e) = bound.listen() {
             user.unbind_device();
-            bound.accept.leave(ni);
+            bound.accept.remove_ni(ni);
             return Err(e);
         }
         Ok(bound)
@@ -292,9 +292,9 @@ impl Ifaces {
 
     /// Gives `user` the device of `bound`, and directs requests for `user` there.
     fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
-        bound.accept.join(user.ni()).map_err(no_memory)?;
+        bound.accept.add_ni(user.ni()).map_err(no_memory)?;
         user.bind_device(&bound.hca)
-            .inspect_err(|_| bound.accept.leave(user.ni()))?;
+            .inspect_err(|_| bound.accept.remove_ni(user.ni()))?;
         let shares = DeviceShares {
             device: bound.hca.device.clone(),
             regions: bound.hca.regions.clone(),
@@ -313,13 +313,13 @@ impl Ifaces {
 
     /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
     /// that are being checked, and for commands of the device. Returns whether `user` had a device. May sleep.
-    pub(crate) fn leave(&self, user: &Arc<LnetNi>) -> bool {
+    pub(crate) fn detach(&self, user: &Arc<LnetNi>) -> bool {
         let Some(iface) = self.iface_of(user) else {
             return false;
         };
         let mut there = iface.bound.lock();
         if let Some(bound) = &*there {
-            bound.accept.leave(user.ni());
+            bound.accept.remove_ni(user.ni());
             user.unbind_device();
         }
         // An NI that is about to enter finds no device then, and opens the address again.
@@ -342,7 +342,7 @@ impl Ifaces {
     }
 
     /// Finds where the address of `user` is now. May sleep.
-    pub(crate) fn find(user: &LnetNi) -> AddrLocation {
+    pub(crate) fn locate(user: &LnetNi) -> AddrLocation {
         let ni = user.ni();
         let Ok(hca) = ni.hca() else {
             return AddrLocation::Nowhere;
@@ -361,13 +361,13 @@ impl Ifaces {
     /// The objects on the new device are created while the old listener exists. Then the address is bound again, the
     /// NIs get the device, and only then requests are accepted, so that a request finds its NI. If the new device is
     /// unusable, the NIs have none, and search for one as after a removal.
-    pub(crate) fn follow(self: &Arc<Self>, user: &Arc<LnetNi>) {
+    pub(crate) fn follow_address(self: &Arc<Self>, user: &Arc<LnetNi>) {
         let Some(iface) = self.iface_of(user) else {
             return;
         };
         let mut there = iface.bound.lock();
         let Some(bound) = &mut *there else { return };
-        if Self::find(user) != AddrLocation::Elsewhere {
+        if Self::locate(user) != AddrLocation::Elsewhere {
             // Another NI with this address was here first.
             return;
         }
@@ -379,7 +379,7 @@ impl Ifaces {
             Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
             Err(e) => {
                 log::cannot_follow(user.ni().nid, &e.what, e.error);
-                self.give_up(&iface);
+                self.withdraw_device(&iface);
             }
         }
     }
@@ -430,12 +430,12 @@ impl Ifaces {
     }
 
     /// Takes the device, which is unusable, from the NIs of `iface`, as if it were being removed.
-    fn give_up(&self, iface: &Arc<Iface>) {
+    fn withdraw_device(&self, iface: &Arc<Iface>) {
         let list = self.list.lock();
         let of_it = |entry: &&IfaceEntry| Arc::ptr_eq(&entry.iface, iface);
         for entry in list.iter().filter(of_it) {
             if let Some(accept) = &entry.accept {
-                accept.give_up();
+                accept.withdraw_device();
                 entry.user.doubt_home();
             }
         }

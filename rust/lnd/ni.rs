@@ -329,7 +329,7 @@ impl Ni {
 
     /// Records a message that arrived while LNet deletes the NI. Process context.
     pub(crate) fn rx_while_deleting(&self) -> LateAction {
-        self.deletion.lock().came(Timestamp::now().ns())
+        self.deletion.lock().on_message(Timestamp::now().ns())
     }
 
     /// Returns the number of connection objects, plus one for the NI itself until it stops.

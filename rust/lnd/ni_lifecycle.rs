@@ -156,8 +156,8 @@ impl IfaceUser for NiDevice {
         let old = self.events.lock().take();
         // Outside the lock, because dropping waits for handlers; and before the first event of the new device.
         drop(old);
-        self.ni.device_health.forget();
-        self.device_events.forget();
+        self.ni.device_health.clear();
+        self.device_events.clear();
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
         *self.events.lock() = Some(events);
@@ -193,7 +193,7 @@ impl IfaceUser for NiDevice {
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
-        pending_device_events::tell_moved(&self.ni, old, self.ni.hca().ok().as_deref());
+        pending_device_events::report_moved(&self.ni, old, self.ni.hca().ok().as_deref());
         // The old device may be about to be removed.
         self.ni.way(|way| way.attached());
         self.peers.table.for_each(|peer| peer.moved());
@@ -237,12 +237,12 @@ impl NiDevice {
 
     /// Listens on the device that has the NI's address, and queues a check of its state.
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
-        self.ifaces.enter(self)
+        self.ifaces.attach(self)
     }
 
     /// Stops listening and releases the device, which connections may still hold. Returns whether the NI had a device.
     pub(crate) fn leave(self: &Arc<Self>) -> bool {
-        self.ifaces.leave(self)
+        self.ifaces.detach(self)
     }
 
     /// Releases the device because it is being removed, and closes its connections. May sleep.
@@ -251,7 +251,7 @@ impl NiDevice {
         if !self.leave() {
             return;
         }
-        pending_device_events::tell_gone(&self.ni, hca.as_deref());
+        pending_device_events::report_gone(&self.ni, hca.as_deref());
         // NIs on the same device lose it, too.
         let _ = self.apply_link_state(hca.as_deref());
         drop(hca);
@@ -306,7 +306,7 @@ impl NiDevice {
         });
         if event == LinkEvent::Moved {
             let gid = self.ni.on_hca(Hca::has_gids).unwrap_or(false);
-            self.device_events.moves(gid);
+            self.device_events.record_move(gid);
             if self.device_events.is_watched() {
                 let _ = self.ni.set_unsettled(true);
                 // A check may have consumed the event before that.
@@ -335,14 +335,14 @@ impl NiDevice {
     fn follow_device(self: &Arc<Self>) -> Option<u32> {
         let next = self
             .device_events
-            .look_for_home(&self.ni, || Ifaces::find(self));
+            .find_address(&self.ni, || Ifaces::locate(self));
         match next {
             FailoverStep::Rest => return None,
             FailoverStep::Later(ms) => return Some(ms),
             FailoverStep::Settled | FailoverStep::AgainIn { .. } | FailoverStep::Move => {}
         }
         if next == FailoverStep::Move {
-            self.ifaces.follow(self);
+            self.ifaces.follow_address(self);
         }
         // On the same device the GID of the address may be new: connections with the old GID are dead.
         self.peers.table.for_each(|peer| peer.moved());
@@ -353,7 +353,7 @@ impl NiDevice {
             FailoverStep::Settled | FailoverStep::Rest | FailoverStep::Later(_) => (None, false),
         };
         // The next check handles later events.
-        if !hold && self.device_events.settle(&self.ni) {
+        if !hold && self.device_events.block_attempts(&self.ni) {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
         // Connections that waited for a route send their DREQ now, or never will.
@@ -454,7 +454,7 @@ impl WorkItem<DEVICE> for NiDevice {
             hca.update_port(port);
             this.end_outdated(port);
             this.ni.fit(&hca);
-            reconfigure::ask_anew(&this.peers);
+            reconfigure::renegotiate_depth(&this.peers);
             let refuses = this.ni.device_health.refuses_posts();
             let active = port.active || this.ni.lnet.is_bonded();
             let broken = this.device_events.is_fatal(&this.ni, &hca)
@@ -479,7 +479,7 @@ impl WorkItem<DEVICE> for NiDevice {
             return;
         }
         match this.attach() {
-            Ok(()) => pending_device_events::tell_back(&this.ni, this.ni.hca().ok().as_deref()),
+            Ok(()) => pending_device_events::report_back(&this.ni, this.ni.hca().ok().as_deref()),
             Err(_) if this.ni.is_stopping() => {}
             Err(e) => {
                 this.device_events.no_use(&this.ni, &e);
@@ -496,7 +496,10 @@ impl WorkItem<DEVICE> for NiDevice {
 impl DeviceEvents for NiDevice {
     /// Records the event and queues work only, because hard interrupt context is possible.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        if this.device_events.heard(event, &this.ni.device_health) {
+        if this
+            .device_events
+            .record_event(event, &this.ni.device_health)
+        {
             let this: Arc<Self> = this.into();
             this.schedule_check(0);
         }

@@ -89,8 +89,8 @@ impl<P: HasNid> Shard<P> {
     }
 
     /// Returns the number of slots needed to add one more peer; `None`: there are enough.
-    fn wants(&self) -> Option<usize> {
-        addr_table::wants(self.slots.len(), self.peers)
+    fn slots_to_add(&self) -> Option<usize> {
+        addr_table::slots_to_add(self.slots.len(), self.peers)
     }
 
     /// Returns a smaller sufficient number of slots; `None`: the shard is not much too large.
@@ -117,7 +117,7 @@ impl<P: HasNid> Shard<P> {
         core::mem::replace(self, other)
     }
 
-    /// Adds a peer whose address is not in the shard. Returns false if there is no room, see [`Shard::wants`].
+    /// Adds a peer whose address is not in the shard. Returns false if there is no room, see [`Shard::slots_to_add`].
     fn add(&mut self, peer: &Arc<P>, mark: AddrHash) -> bool {
         let next = u32::try_from(self.places.len()).unwrap_or(NOWHERE);
         let at = if self.free == NOWHERE {
@@ -125,7 +125,7 @@ impl<P: HasNid> Shard<P> {
         } else {
             self.free
         };
-        if self.wants().is_some() || !addr_table::add(&mut self.slots, mark, at) {
+        if self.slots_to_add().is_some() || !addr_table::add(&mut self.slots, mark, at) {
             return false;
         }
         let place = TableEntry::Peer(peer.clone());
@@ -264,13 +264,13 @@ impl<P: HasNid> PeerTable<P> {
             if let Some(there) = inner.get(mark) {
                 return Ok(there.clone());
             }
-            let left = match (inner.wants(), bigger.take()) {
+            let left = match (inner.slots_to_add(), bigger.take()) {
                 (Some(n), Some(shard)) if slots_of(&shard) >= n => {
                     Some(inner.resize(shard, self.key))
                 }
                 (_, unused) => unused,
             };
-            let wants = inner.wants();
+            let wants = inner.slots_to_add();
             let added = inner.add(&peer, mark);
             drop(inner);
             // Freed without the lock.

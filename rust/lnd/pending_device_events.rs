@@ -89,7 +89,7 @@ impl PendingDeviceEvents {
     }
 
     /// Clears all records, because the NI has another device. The address counts as possibly moved again.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         self.told.store(false, Release);
         self.no_use.store(0, Relaxed);
         self.lid.store(0, Relaxed);
@@ -141,7 +141,7 @@ impl PendingDeviceEvents {
 
     /// Records a move of the address, or a new hardware address. With `gids`, the GIDs change as well. The caller
     /// queues the work item.
-    pub(super) fn moves(&self, gids: bool) {
+    pub(super) fn record_move(&self, gids: bool) {
         let this = self.moves.fetch_add(1, Relaxed).wrapping_add(1).max(1);
         self.gids_due.store(if gids { this } else { 0 }, Release);
         let _ = self.astray.xchg(true, Full);
@@ -150,7 +150,7 @@ impl PendingDeviceEvents {
     /// Allows attempts to connect, because the work item has found the address. If there is a newer reason to check,
     /// the work item runs again, and attempts wait for that run. If such reasons keep coming for long, attempts start
     /// anyway. Returns whether attempts were blocked before.
-    pub(super) fn settle(&self, ni: &Ni) -> bool {
+    pub(super) fn block_attempts(&self, ni: &Ni) -> bool {
         let now_ms = ni.now_ms();
         let long = self.device_tracker.lock().is_long(now_ms);
         if (self.astray.load(Acquire) && !long) || !ni.set_unsettled(false) {
@@ -168,7 +168,7 @@ impl PendingDeviceEvents {
     }
 
     /// Records an event of the device. Returns whether the caller must queue the work item.
-    pub(super) fn heard(&self, event: DeviceEvent, condition: &DeviceHealth) -> bool {
+    pub(super) fn record_event(&self, event: DeviceEvent, condition: &DeviceHealth) -> bool {
         match event {
             DeviceEvent::Fatal => condition.set_broken(true),
             // A device that recovers without being created again reports active ports.
@@ -224,14 +224,14 @@ impl PendingDeviceEvents {
     }
 
     /// Returns the next step for the address of the NI. Calls `find` only if there is a reason to. `find` may sleep.
-    pub(super) fn look_for_home(
+    pub(super) fn find_address(
         &self,
         ni: &Ni,
         find: impl FnOnce() -> AddrLocation,
     ) -> FailoverStep {
         let now_ms = ni.now_ms();
         if self.astray.xchg(false, Full) {
-            self.device_tracker.lock().doubt(now_ms);
+            self.device_tracker.lock().recheck(now_ms);
         }
         {
             let home = self.device_tracker.lock();
@@ -244,45 +244,45 @@ impl PendingDeviceEvents {
         }
         let found = find();
         let due = self.gids_due.load(Acquire);
-        let next = self.device_tracker.lock().look(now_ms, found, due != 0);
+        let next = self.device_tracker.lock().poll(now_ms, found, due != 0);
         if next == FailoverStep::Settled {
             // Except the GID change of a later move.
             let _ = self.gids_due.cmpxchg(due, 0, Full);
         }
         if matches!(next, FailoverStep::AgainIn { ask: true, .. }) {
-            ask_core(ni);
+            request_gid_rescan(ni);
         }
         next
     }
 }
 
 /// Logs and reports that the NI has lost its device `hca`.
-pub(super) fn tell_gone(ni: &Ni, hca: Option<&Hca>) {
+pub(super) fn report_gone(ni: &Ni, hca: Option<&Hca>) {
     log::detached(ni.nid);
-    tell(ni, uevent::Device::Gone, hca);
+    send_uevent(ni, uevent::Device::Gone, hca);
 }
 
 /// Logs and reports that the NI has a device again.
-pub(super) fn tell_back(ni: &Ni, hca: Option<&Hca>) {
+pub(super) fn report_back(ni: &Ni, hca: Option<&Hca>) {
     log::attached(ni.nid);
-    tell(ni, uevent::Device::Back, hca);
+    send_uevent(ni, uevent::Device::Back, hca);
 }
 
 /// Logs and reports that the NI has moved from `old` to another device.
-pub(super) fn tell_moved(ni: &Ni, old: &Hca, new: Option<&Hca>) {
+pub(super) fn report_moved(ni: &Ni, old: &Hca, new: Option<&Hca>) {
     let (from, to) = (old.device.name(), new.map(|hca| hca.device.name()));
     let to = to.as_ref().map_or("?", DeviceName::as_str);
     log::moved(ni.nid, from.as_str(), to);
-    tell(ni, uevent::Device::Moved, new);
+    send_uevent(ni, uevent::Device::Moved, new);
 }
 
-fn tell(ni: &Ni, what: uevent::Device, hca: Option<&Hca>) {
+fn send_uevent(ni: &Ni, what: uevent::Device, hca: Option<&Hca>) {
     let name = hca.map(|hca| hca.device.name());
     uevent::device(what, &ni.nid, name.as_ref().map(DeviceName::as_str));
 }
 
 /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May sleep.
-fn ask_core(ni: &Ni) {
+fn request_gid_rescan(ni: &Ni) {
     let hca = ni.hca().ok().filter(|hca| hca.has_gids());
     if let (true, Some(hca)) = (ni.way(|way| way.has_interface()), hca) {
         log::addr_moved(ni.nid, hca.device.name().as_str());

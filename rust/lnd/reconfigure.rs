@@ -24,12 +24,12 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
         }
         peer.for_each_conn(|conn| conn.check_now());
     });
-    ask_anew(peers);
+    renegotiate_depth(peers);
 }
 
 /// Resets the depth of all peers if the depth that the NI offers has changed, so that their next connection requests
 /// the new one. Otherwise the depth that they accepted stays: to request more from each costs a rejected request.
-pub(crate) fn ask_anew(peers: &Peers<Conn>) {
+pub(crate) fn renegotiate_depth(peers: &Peers<Conn>) {
     // The depth may change meanwhile.
     while peers.ni.has_new_depth() {
         peers

@@ -95,7 +95,7 @@ pub const fn room(slots: usize) -> usize {
 }
 
 /// Returns the number of slots that one more peer needs; `None`: the current number is enough.
-pub fn wants(slots: usize, peers: usize) -> Option<usize> {
+pub fn slots_to_add(slots: usize, peers: usize) -> Option<usize> {
     (peers >= room(slots)).then(|| slots.saturating_mul(2).max(SLOTS_MIN))
 }
 
@@ -107,7 +107,7 @@ pub fn spares(slots: usize, peers: usize) -> Option<usize> {
 }
 
 /// Returns the slot at which the lookup of an address begins.
-pub fn home(slots: &[TableSlot], mark: AddrHash) -> usize {
+pub fn home_slot(slots: &[TableSlot], mark: AddrHash) -> usize {
     let n = u64::try_from(slots.len()).unwrap_or(0);
     // The highest bits are the same in all of a shard. There are less than 2^32 slots: it cannot wrap.
     let scaled = ((mark.far << SHARD_BITS) >> 32).wrapping_mul(n) >> 32;
@@ -125,8 +125,8 @@ fn behind(slots: &[TableSlot], at: usize) -> usize {
 }
 
 /// Returns the slot of a peer and its index, or the empty slot where it belongs; `None` if there is neither.
-pub fn look(slots: &[TableSlot], mark: AddrHash) -> Option<(usize, TableSlot)> {
-    let mut at = home(slots, mark);
+pub fn probe(slots: &[TableSlot], mark: AddrHash) -> Option<(usize, TableSlot)> {
+    let mut at = home_slot(slots, mark);
     for _ in 0..slots.len() {
         let slot = *slots.get(at)?;
         if slot.is_empty() || slot.addr == mark.addr {
@@ -140,7 +140,7 @@ pub fn look(slots: &[TableSlot], mark: AddrHash) -> Option<(usize, TableSlot)> {
 /// Returns the value that was stored for a peer.
 #[inline]
 pub fn find(slots: &[TableSlot], mark: AddrHash) -> Option<u32> {
-    let (_, slot) = look(slots, mark)?;
+    let (_, slot) = probe(slots, mark)?;
     (!slot.is_empty()).then_some(slot.at)
 }
 
@@ -148,7 +148,7 @@ pub fn find(slots: &[TableSlot], mark: AddrHash) -> Option<u32> {
 /// the caller ensures [`room`].
 #[must_use]
 pub fn add(slots: &mut [TableSlot], mark: AddrHash, at: u32) -> bool {
-    let Some((free, TableSlot::EMPTY)) = look(slots, mark) else {
+    let Some((free, TableSlot::EMPTY)) = probe(slots, mark) else {
         return false;
     };
     if at == u32::MAX {
@@ -165,7 +165,7 @@ pub fn add(slots: &mut [TableSlot], mark: AddrHash, at: u32) -> bool {
 
 /// Removes a peer, and returns the value that was stored for it.
 pub fn remove(slots: &mut [TableSlot], key: HashKey, mark: AddrHash) -> Option<u32> {
-    let (mut hole, gone) = look(slots, mark)?;
+    let (mut hole, gone) = probe(slots, mark)?;
     if gone.is_empty() {
         return None;
     }
@@ -177,7 +177,7 @@ pub fn remove(slots: &mut [TableSlot], key: HashKey, mark: AddrHash) -> Option<u
             break;
         }
         // The entry may move up if its lookup passes the hole.
-        let from = home(slots, key.mark(slot.addr));
+        let from = home_slot(slots, key.mark(slot.addr));
         let passes = if hole <= at {
             from <= hole || from > at
         } else {
@@ -239,7 +239,7 @@ mod tests {
     fn slots_follow_the_peers_up_and_down_but_not_each_of_them() {
         let mut slots = 0;
         for peers in 0..10_000 {
-            if let Some(more) = wants(slots, peers) {
+            if let Some(more) = slots_to_add(slots, peers) {
                 slots = more;
             }
             assert!(room(slots) > peers);
@@ -252,7 +252,7 @@ mod tests {
                 changes = changes.saturating_add(1);
                 // Neither more nor fewer at once.
                 assert_eq!(
-                    wants(slots, peers.saturating_mul(2).saturating_sub(1)),
+                    slots_to_add(slots, peers.saturating_mul(2).saturating_sub(1)),
                     None
                 );
                 assert_eq!(spares(slots, peers), None);

@@ -98,7 +98,7 @@ impl DeviceTracker {
     }
 
     /// Records an event that may have moved the address.
-    pub fn doubt(&mut self, now_ms: u64) {
+    pub fn recheck(&mut self, now_ms: u64) {
         if !self.is_recent(now_ms) {
             self.began_ms = now_ms;
         }
@@ -131,7 +131,7 @@ impl DeviceTracker {
 
     /// Records the result of a look. An address that moved is looked for again, as after any other event, because the
     /// core may not have finished. `awaited`: the GIDs are going to change, and have not.
-    pub fn look(&mut self, now_ms: u64, found: AddrLocation, awaited: bool) -> FailoverStep {
+    pub fn poll(&mut self, now_ms: u64, found: AddrLocation, awaited: bool) -> FailoverStep {
         let Some(doubted_ms) = self.doubted_ms else {
             return FailoverStep::Rest;
         };
@@ -141,7 +141,7 @@ impl DeviceTracker {
             AddrLocation::Elsewhere => {
                 // The address moves for sure: what follows is not one of many changes.
                 self.doubted_ms = None;
-                self.doubt(now_ms);
+                self.recheck(now_ms);
                 FailoverStep::Move
             }
             AddrLocation::Here if since >= SETTLE_MS => {
@@ -195,7 +195,7 @@ mod tests {
             AddrLocation::Elsewhere,
             AddrLocation::Nowhere,
         ] {
-            assert_eq!(h.look(5, found, false), FailoverStep::Rest);
+            assert_eq!(h.poll(5, found, false), FailoverStep::Rest);
         }
     }
 
@@ -216,32 +216,32 @@ mod tests {
     #[test]
     fn late_move_is_found() {
         let mut h = DeviceTracker::new();
-        h.doubt(100);
-        assert_eq!(h.look(100, AddrLocation::Here, false), again(HERE_MS, true));
+        h.recheck(100);
+        assert_eq!(h.poll(100, AddrLocation::Here, false), again(HERE_MS, true));
         assert_eq!(
-            h.look(190, AddrLocation::Nowhere, false),
+            h.poll(190, AddrLocation::Nowhere, false),
             again(NOWHERE_MS, true)
         );
         assert_eq!(
-            h.look(200, AddrLocation::Elsewhere, false),
+            h.poll(200, AddrLocation::Elsewhere, false),
             FailoverStep::Move
         );
         // And perhaps back.
-        assert_eq!(h.look(220, AddrLocation::Here, false), again(HERE_MS, true));
+        assert_eq!(h.poll(220, AddrLocation::Here, false), again(HERE_MS, true));
         assert_eq!(
-            h.look(320, AddrLocation::Elsewhere, false),
+            h.poll(320, AddrLocation::Elsewhere, false),
             FailoverStep::Move
         );
         assert_eq!(
-            h.look(319 + SETTLE_MS, AddrLocation::Here, false),
+            h.poll(319 + SETTLE_MS, AddrLocation::Here, false),
             again(HERE_MS, false)
         );
         assert_eq!(
-            h.look(320 + SETTLE_MS, AddrLocation::Here, false),
+            h.poll(320 + SETTLE_MS, AddrLocation::Here, false),
             FailoverStep::Settled
         );
         assert_eq!(
-            h.look(321 + SETTLE_MS, AddrLocation::Here, false),
+            h.poll(321 + SETTLE_MS, AddrLocation::Here, false),
             FailoverStep::Rest
         );
         assert!(!h.is_doubted());
@@ -250,21 +250,21 @@ mod tests {
     #[test]
     fn address_on_this_device_waits_for_its_gids() {
         let mut h = DeviceTracker::new();
-        h.doubt(0);
-        assert_eq!(h.look(500, AddrLocation::Here, true), again(HERE_MS, true));
+        h.recheck(0);
+        assert_eq!(h.poll(500, AddrLocation::Here, true), again(HERE_MS, true));
         // They are late: the second event starts the time again, and so does the pause.
-        h.doubt(600);
-        assert_eq!(h.look(601, AddrLocation::Here, false), again(HERE_MS, true));
+        h.recheck(600);
+        assert_eq!(h.poll(601, AddrLocation::Here, false), again(HERE_MS, true));
         assert_eq!(
-            h.look(701, AddrLocation::Here, false),
+            h.poll(701, AddrLocation::Here, false),
             again(HERE_MS, false)
         );
         // They do not change after all.
-        h.doubt(2_000);
+        h.recheck(2_000);
         let late = 1_999 + SETTLE_MS;
-        assert_eq!(h.look(late, AddrLocation::Here, true), again(HERE_MS, true));
+        assert_eq!(h.poll(late, AddrLocation::Here, true), again(HERE_MS, true));
         assert_eq!(
-            h.look(late + 1, AddrLocation::Here, true),
+            h.poll(late + 1, AddrLocation::Here, true),
             FailoverStep::Settled
         );
     }
@@ -272,24 +272,24 @@ mod tests {
     #[test]
     fn missing_address_is_polled_until_found() {
         let mut h = DeviceTracker::new();
-        h.doubt(0);
-        assert_eq!(h.look(HURRY_MS, AddrLocation::Nowhere, false), ASKED);
+        h.recheck(0);
+        assert_eq!(h.poll(HURRY_MS, AddrLocation::Nowhere, false), ASKED);
         assert_eq!(
-            h.look(HURRY_MS, AddrLocation::Nowhere, false),
+            h.poll(HURRY_MS, AddrLocation::Nowhere, false),
             again(IDLE_MS, false)
         );
         assert_eq!(
-            h.look(100 * HURRY_MS, AddrLocation::Nowhere, false),
+            h.poll(100 * HURRY_MS, AddrLocation::Nowhere, false),
             again(IDLE_MS, false)
         );
         // It is back where it was, long after the reason.
         assert_eq!(
-            h.look(101 * HURRY_MS, AddrLocation::Here, false),
+            h.poll(101 * HURRY_MS, AddrLocation::Here, false),
             FailoverStep::Settled
         );
-        h.doubt(7);
+        h.recheck(7);
         assert_eq!(
-            h.look(8, AddrLocation::Nowhere, false),
+            h.poll(8, AddrLocation::Nowhere, false),
             again(NOWHERE_MS, true)
         );
     }
@@ -300,13 +300,13 @@ mod tests {
         let mut h = DeviceTracker::new();
         let (mut held_ms, mut looks) = (0u64, 0u64);
         for now_ms in (1_000..61_000).step_by(50) {
-            h.doubt(now_ms);
+            h.recheck(now_ms);
             if h.wait_ms(now_ms).is_some() {
                 continue;
             }
             looks = looks.saturating_add(1);
             if let FailoverStep::AgainIn { hold: true, .. } =
-                h.look(now_ms, AddrLocation::Here, false)
+                h.poll(now_ms, AddrLocation::Here, false)
             {
                 held_ms = now_ms.saturating_sub(1_000);
             }
@@ -314,49 +314,49 @@ mod tests {
         // A look visits all connections.
         assert!(held_ms < HURRY_MS && looks < 60 + HURRY_MS / 50 + 2);
         // It moves after all, and the next look finds it.
-        h.doubt(62_000);
+        h.recheck(62_000);
         assert_eq!(h.wait_ms(62_000), None);
         assert_eq!(
-            h.look(62_000, AddrLocation::Elsewhere, false),
+            h.poll(62_000, AddrLocation::Elsewhere, false),
             FailoverStep::Move
         );
         assert_eq!(
-            h.look(62_001, AddrLocation::Here, false),
+            h.poll(62_001, AddrLocation::Here, false),
             again(HERE_MS, true)
         );
         // When they are quiet it is settled.
         assert_eq!(
-            h.look(63_000, AddrLocation::Here, false),
+            h.poll(63_000, AddrLocation::Here, false),
             FailoverStep::Settled
         );
         assert!(!h.is_long(63_000));
-        h.doubt(64_000);
+        h.recheck(64_000);
         assert!(!h.is_long(64_000) && h.wait_ms(64_000).is_none());
     }
 
     #[test]
     fn the_core_is_asked_once_for_each_reason() {
         let mut h = DeviceTracker::new();
-        h.doubt(0);
+        h.recheck(0);
         for now_ms in [1, ASK_MS - 1] {
-            let next = h.look(now_ms, AddrLocation::Nowhere, false);
+            let next = h.poll(now_ms, AddrLocation::Nowhere, false);
             assert_eq!(next, again(NOWHERE_MS, true));
         }
-        assert_eq!(h.look(ASK_MS, AddrLocation::Nowhere, false), ASKED);
-        let next = h.look(ASK_MS + 1, AddrLocation::Nowhere, false);
+        assert_eq!(h.poll(ASK_MS, AddrLocation::Nowhere, false), ASKED);
+        let next = h.poll(ASK_MS + 1, AddrLocation::Nowhere, false);
         assert_eq!(next, again(NOWHERE_MS, true));
         // Its GIDs change: it has found the address, or takes it away only now.
-        h.doubt(500);
+        h.recheck(500);
         assert_eq!(
-            h.look(501, AddrLocation::Nowhere, false),
+            h.poll(501, AddrLocation::Nowhere, false),
             again(NOWHERE_MS, true)
         );
-        assert_eq!(h.look(500 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
+        assert_eq!(h.poll(500 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
         // An address that moved may be removed there.
         assert_eq!(
-            h.look(700, AddrLocation::Elsewhere, false),
+            h.poll(700, AddrLocation::Elsewhere, false),
             FailoverStep::Move
         );
-        assert_eq!(h.look(700 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
+        assert_eq!(h.poll(700 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
     }
 }

@@ -37,7 +37,7 @@ impl NiDeletion {
     }
 
     /// Counts a message that arrived at `now_ns`.
-    pub fn came(&mut self, now_ns: u64) -> LateAction {
+    pub fn on_message(&mut self, now_ns: u64) -> LateAction {
         let since = *self.since.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) < LONG_NS {
             return LateAction::Stays;
@@ -57,18 +57,18 @@ mod tests {
         for every_ns in [1_000_000, 100_000_000, 2_999_999_999] {
             let mut d = NiDeletion::new();
             for ns in (0..LONG_NS).step_by(every_ns) {
-                assert_eq!(d.came(ns), LateAction::Stays);
+                assert_eq!(d.on_message(ns), LateAction::Stays);
             }
-            assert_eq!(d.came(LONG_NS), LateAction::Ends { news: true });
+            assert_eq!(d.on_message(LONG_NS), LateAction::Ends { news: true });
             // Other connections are closed, too; only the first is logged.
-            assert_eq!(d.came(LONG_NS + 1), LateAction::Ends { news: false });
+            assert_eq!(d.on_message(LONG_NS + 1), LateAction::Ends { news: false });
         }
     }
 
     #[test]
     fn a_message_now_and_then_is_enough_to_keep_it() {
         let mut d = NiDeletion::new();
-        assert_eq!(d.came(0), LateAction::Stays);
-        assert_eq!(d.came(40 * LONG_NS), LateAction::Ends { news: true });
+        assert_eq!(d.on_message(0), LateAction::Stays);
+        assert_eq!(d.on_message(40 * LONG_NS), LateAction::Ends { news: true });
     }
 }

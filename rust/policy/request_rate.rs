@@ -98,7 +98,7 @@ impl Bucket {
     const NOTHING: Self = Self { ms: 0, last_ms: 0 };
 
     /// Subtracts what has been restored by now, on any clock in milliseconds.
-    fn settle(&mut self, now_ms: u64) {
+    fn refill(&mut self, now_ms: u64) {
         let back = now_ms.saturating_sub(self.last_ms);
         self.ms = self
             .ms
@@ -169,8 +169,8 @@ impl RateLimit {
         let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
         let place = addr_hash::place(addr.unwrap_or(0), self.salt, parts.len());
         let part = parts.get_mut(place).ok_or(RateExceeded::All)?;
-        self.used.settle(now_ms);
-        part.used.settle(now_ms);
+        self.used.refill(now_ms);
+        part.used.refill(now_ms);
         let most = match overdraws {
             true => rates.burst.saturating_add(rates.overdraft),
             false => rates.burst,

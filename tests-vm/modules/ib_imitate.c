@@ -358,11 +358,11 @@ static struct ib_client profile_client = {
 	.remove = profile_remove,
 };
 
-static int __init ib_profile_init(void)
+static int __init ib_imitate_init(void)
 {
 	return ib_register_client(&profile_client);
 }
 
-module_init(ib_profile_init);
+module_init(ib_imitate_init);
 MODULE_DESCRIPTION("Makes a software device look like another adapter");
 MODULE_LICENSE("GPL");

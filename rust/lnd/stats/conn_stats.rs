@@ -119,20 +119,20 @@ impl ConnStats {
     ) {
         let kind = TxKind::from(op);
         let queued = now.ns_since(stamps.posted(kind, now));
-        self.note(Stage::Queued, kind, queued);
+        self.record_stage(Stage::Queued, kind, queued);
         if let Some((StallReason::Credit, since)) = self.stall {
             if matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve)) {
-                self.note(Stage::Credit, kind, now.ns_since(since).min(queued));
+                self.record_stage(Stage::Credit, kind, now.ns_since(since).min(queued));
             }
         }
         if wanted(trace::Event::Post) {
-            self.tell_post(op, tx, nob, total, credits);
+            self.trace_post(op, tx, nob, total, credits);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_post(&self, op: Op, tx: u16, nob: usize, total: u32, credits: u8) {
+    fn trace_post(&self, op: Op, tx: u16, nob: usize, total: u32, credits: u8) {
         let nob = u32::try_from(nob).unwrap_or(u32::MAX);
         let bytes = match op {
             Op::Invalidate => 0,
@@ -173,7 +173,7 @@ impl ConnStats {
     #[inline]
     pub(crate) fn sent(&self, stamps: &mut Stamps<Timestamp>, now: Timestamp) {
         if let Some((kind, since)) = stamps.sent(now) {
-            self.note(Stage::Wire, kind, now.ns_since(since));
+            self.record_stage(Stage::Wire, kind, now.ns_since(since));
         }
     }
 
@@ -181,13 +181,13 @@ impl ConnStats {
     #[inline]
     pub(crate) fn received(&self, message: MsgType, nob: usize, credits: u8) {
         if wanted(trace::Event::Receive) {
-            self.tell_receive(message, nob, credits);
+            self.trace_receive(message, nob, credits);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_receive(&self, message: MsgType, nob: usize, credits: u8) {
+    fn trace_receive(&self, message: MsgType, nob: usize, credits: u8) {
         let name = TxKind::of_message(message).map_or("?", TxKind::name);
         let nob = u32::try_from(nob).unwrap_or(u32::MAX);
         self.who.receive(name, nob, u32::from(credits));
@@ -197,7 +197,7 @@ impl ConnStats {
     #[inline]
     pub(crate) fn answered(&self, waited: Option<(TxKind, Timestamp)>, now: Timestamp) {
         if let Some((kind, since)) = waited {
-            self.note(Stage::Answer, kind, now.ns_since(since));
+            self.record_stage(Stage::Answer, kind, now.ns_since(since));
         }
     }
 
@@ -205,7 +205,7 @@ impl ConnStats {
     #[inline]
     pub(crate) fn given_back(&self, message: MsgType, received: Timestamp, now: Timestamp) {
         if let Some(kind) = TxKind::of_message(message) {
-            self.note(Stage::Lnet, kind, now.ns_since(received));
+            self.record_stage(Stage::Lnet, kind, now.ns_since(received));
         }
     }
 
@@ -232,13 +232,13 @@ impl ConnStats {
     #[inline(always)]
     pub(crate) fn flows(&mut self) {
         if self.stall.is_some() {
-            self.flows_again();
+            self.end_stall();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn flows_again(&mut self) {
+    fn end_stall(&mut self) {
         if let Some((want, since)) = self.stall.take() {
             if wanted(trace::Event::StallOver) {
                 self.who
@@ -248,16 +248,16 @@ impl ConnStats {
     }
 
     #[inline]
-    fn note(&self, stage: Stage, kind: TxKind, ns: u64) {
-        self.times.note(stage, kind, ns);
+    fn record_stage(&self, stage: Stage, kind: TxKind, ns: u64) {
+        self.times.record(stage, kind, ns);
         if wanted(trace::Event::Stage) {
-            self.tell(stage, kind, ns);
+            self.trace_stage(stage, kind, ns);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell(&self, stage: Stage, kind: TxKind, ns: u64) {
+    fn trace_stage(&self, stage: Stage, kind: TxKind, ns: u64) {
         self.who.stage(kind.name(), stage.name(), ns);
     }
 }

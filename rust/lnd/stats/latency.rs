@@ -60,7 +60,7 @@ impl LatencyStats {
 
     /// Records that a message was in a stage for `ns` nanoseconds.
     #[inline(always)]
-    pub(crate) fn note(&self, stage: Stage, kind: TxKind, ns: u64) {
+    pub(crate) fn record(&self, stage: Stage, kind: TxKind, ns: u64) {
         // For a measurement of its cost: `make no-times`.
         if cfg!(ro2iblnd_no_times) {
             return;
