@@ -244,8 +244,8 @@ void ro2ib_lnet_finalize_late(struct lnet_msg *msg, int status, u32 health);
  * because it has another path, or does not want it any more; the caller must
  * finalize it with @health. Process context.
  */
-bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
-		      struct ro2ib_send_req *req);
+bool ro2ib_lnet_prepare_resend(struct lnet_msg *msg, u32 health,
+			       struct ro2ib_send_req *req);
 
 /*
  * Optimised GET: returns the synthetic REPLY of @get, or NULL; must be created
@@ -359,15 +359,24 @@ enum ro2ib_tune {
 	RO2IB_TUNE_UNSET = -2,
 };
 
+/*
+ * The tunables that may change while an NI runs, and the connections that a
+ * change has effect on. ro2ib_ni_<name>() returns the value in force.
+ */
+#define RO2IB_RUNNING_TUNABLES(X)		\
+	X(conns_per_peer, RO2IB_NEW_CONNS)	\
+	X(tos, RO2IB_NEW_CONNS)			\
+	X(peer_credits, RO2IB_NEW_CONNS)	\
+	X(retry_count, RO2IB_NEW_CONNS)		\
+	X(rnr_retry_count, RO2IB_NEW_CONNS)	\
+	X(timeout, RO2IB_ALL_CONNS)		\
+	X(keepalive, RO2IB_ALL_CONNS)		\
+	X(probe, RO2IB_ALL_CONNS)
+
 struct ro2ib_tuning {
-	s32 conns_per_peer;
-	s32 tos;
-	s32 peer_credits;
-	s32 retry_count;
-	s32 rnr_retry_count;
-	s32 timeout;
-	s32 keepalive;
-	s32 probe;
+#define RO2IB_TUNABLE(name, conns)	s32 name;
+	RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
 };
 
 /*
@@ -479,6 +488,6 @@ void ro2ib_trace_refuse(const char *ni, const char *peer, const char *cause);
  * Sends a uevent for a change of the device of an NI, for programs that watch
  * it (udev). Process context, may sleep.
  */
-void ro2ib_notice(const char *what, const char *ni, const char *device);
+void ro2ib_uevent(const char *what, const char *ni, const char *device);
 
 #endif /* RO2IBLND_SHIM_H */

@@ -114,7 +114,8 @@ impl SendRequest {
     pub(super) unsafe fn again(msg: NonNull<bindings::lnet_msg>, health: u32) -> Option<Self> {
         let mut req = MaybeUninit::uninit();
         // SAFETY: The message is valid by the contract of this function; the other is a local, which is written only.
-        let goes = unsafe { bindings::ro2ib_lnet_again(msg.as_ptr(), health, req.as_mut_ptr()) };
+        let goes =
+            unsafe { bindings::ro2ib_lnet_prepare_resend(msg.as_ptr(), health, req.as_mut_ptr()) };
         // SAFETY: The shim has written all of it if it returns true.
         goes.then(|| Self(unsafe { req.assume_init() }))
     }

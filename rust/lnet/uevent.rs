@@ -42,5 +42,5 @@ pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
     let ni = Text::<NID>::of(format_args!("{ni}"));
     let device = Text::<DEVICE>::word(device.unwrap_or("none"));
     // SAFETY: All three are strings that end with NUL.
-    unsafe { bindings::ro2ib_notice(what.as_char_ptr(), ni.as_ptr(), device.as_ptr()) };
+    unsafe { bindings::ro2ib_uevent(what.as_char_ptr(), ni.as_ptr(), device.as_ptr()) };
 }

@@ -85,7 +85,7 @@ static int ro2ib_text_set(const char *val, const struct kernel_param *kp)
 		next->len = len;
 		memcpy(next->text, val, len);
 	}
-	if (ro2ib_text_put(p, next) && ro2ib_param_tells())
+	if (ro2ib_text_put(p, next) && ro2ib_params_logged())
 		pr_info("parameter %s has %d clause%s now\n", kp->name,
 			clauses, clauses == 1 ? "" : "s");
 	p->changed();

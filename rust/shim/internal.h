@@ -61,7 +61,7 @@ struct ro2ib_ni {
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
 	enum ro2ib_link_event link;	/* last one given to the driver; as fatal */
 	bool arp_told;			/* see ro2ib_ni_check_arp(); as fatal */
-	bool leaving;			/* of ro2ib_leave(); as fatal */
+	bool leaving;	/* of ro2ib_close_before_down(); as fatal */
 	struct device __rcu *dma_dev;	/* counted */
 	u64 nid;
 	u32 peer_credits;		/* as given, or as chosen last */
@@ -113,7 +113,7 @@ static inline void ro2ib_send_req_fill(struct ro2ib_send_req *req,
 /* tunable_defaults.c */
 extern const struct ln_key_list ro2ib_tunables_keys;
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
-void ro2ib_tunables_settle(struct ro2ib_ni *ni);
+void ro2ib_tunables_derive(struct ro2ib_ni *ni);
 u32 ro2ib_clamp_hiw(u32 hiw, u32 pc);
 void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits);
 int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
@@ -146,9 +146,9 @@ void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
 /* tunables_running.c */
 void ro2ib_tune_init(struct ro2ib_ni *ni);
 void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell);
-void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth);
-void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,
-		     s32 is);
+void ro2ib_set_chosen_depth(struct ro2ib_ni *ni, u32 depth);
+void ro2ib_log_tunable(const struct ro2ib_ni *ni, const char *key, s32 was,
+		       s32 is);
 
 /* version.c */
 void ro2ib_print_version(void);

@@ -218,7 +218,7 @@ static int ro2ib_startup(struct lnet_ni *lni)
 	if (rc)
 		goto out_ni;
 
-	ro2ib_tunables_settle(ni);
+	ro2ib_tunables_derive(ni);
 	/* Pairs with the load in ro2ib_lnet_find_ni(). */
 	smp_store_release(&ni->priv, priv);
 	ro2ib_ni_publish(ni);

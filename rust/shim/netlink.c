@@ -287,8 +287,8 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		break;
 	case RO2IB_TUN_CONNS_PER_PEER:
 		if (ni)
-			ro2ib_tune_told(ni, name, ro2ib_ni_conns_per_peer(ni),
-					max_t(s64, v, 1));
+			ro2ib_log_tunable(ni, name, ro2ib_ni_conns_per_peer(ni),
+					  max_t(s64, v, 1));
 		/*
 		 * 0 means 1; only a startup completes the tunables, not this
 		 * call.
@@ -297,7 +297,7 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		break;
 	case RO2IB_TUN_TOS:
 		if (ni)
-			ro2ib_tune_told(ni, name, ro2ib_ni_tos(ni), v);
+			ro2ib_log_tunable(ni, name, ro2ib_ni_tos(ni), v);
 		WRITE_ONCE(t->lnd_tos, v);
 		break;
 	}

@@ -88,8 +88,8 @@ static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 	return -ENOENT;
 }
 
-static int ro2ib_note_node(struct net_device *dev,
-			   struct netdev_nested_priv *priv)
+static int ro2ib_store_numa_node(struct net_device *dev,
+				 struct netdev_nested_priv *priv)
 {
 	int *node = priv->data;
 
@@ -111,7 +111,7 @@ static int ro2ib_cpt_below(struct net *net, int ifindex)
 	rcu_read_lock();
 	dev = dev_get_by_index_rcu(net, ifindex);
 	if (dev)
-		netdev_walk_all_lower_dev_rcu(dev, ro2ib_note_node, &priv);
+		netdev_walk_all_lower_dev_rcu(dev, ro2ib_store_numa_node, &priv);
 	rcu_read_unlock();
 	return node == NUMA_NO_NODE ? CFS_CPT_ANY :
 				      cfs_cpt_of_node(lnet_cpt_table(), node);
@@ -308,7 +308,7 @@ unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx)
  * Returns the interface of the NI if the interface exists and has the NI's
  * address. Under rcu_read_lock().
  */
-static struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
+static struct net_device *ro2ib_ni_netdev(const struct ro2ib_ni *ni)
 {
 	const struct in_ifaddr *ifa;
 	struct in_device *in_dev;
@@ -332,12 +332,12 @@ static struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
  * balancer). If it lost the address, the interface may have been created again,
  * or the address has moved to another interface.
  */
-static void ro2ib_find_home(struct ro2ib_ni *ni)
+static void ro2ib_find_interface(struct ro2ib_ni *ni)
 {
 	const struct net_device *dev;
 
 	rcu_read_lock();
-	if (!ro2ib_home(ni)) {
+	if (!ro2ib_ni_netdev(ni)) {
 		dev = __ip_dev_find(ni->net, ni->ip, false);
 		if (dev && !(dev->flags & IFF_LOOPBACK))
 			WRITE_ONCE(ni->ifindex, dev->ifindex);
@@ -378,7 +378,7 @@ static enum ro2ib_link_event ro2ib_link_state(const struct ro2ib_ni *ni)
 	struct net_device *dev;
 
 	rcu_read_lock();
-	dev = ro2ib_home(ni);
+	dev = ro2ib_ni_netdev(ni);
 	if (dev && ro2ib_netdev_carries(dev) && netif_oper_up(dev))
 		link = RO2IB_LINK_UP;
 	else if (dev && netif_running(dev) && dev->type == ARPHRD_INFINIBAND &&
@@ -471,7 +471,7 @@ static bool ro2ib_routes_elsewhere(const struct ro2ib_ni *ni,
 static const char *ro2ib_arp_fault(const struct ro2ib_ni *ni,
 				   const struct net_device **rival)
 {
-	const struct net_device *home = ro2ib_home(ni);
+	const struct net_device *home = ro2ib_ni_netdev(ni);
 	const struct in_ifaddr *ifa, *own = NULL;
 	const struct net_device *dev;
 	struct in_device *in_dev;
@@ -612,7 +612,7 @@ const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net)
 /*
  * Called when the driver has found the device, or the speed of its port
  * changed. Until the NI is on the list, LNet gets the chosen values
- * (ro2ib_tunables_settle()).
+ * (ro2ib_tunables_derive()).
  */
 void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 {
@@ -620,7 +620,7 @@ void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 	if (ni->peer_credits_open) {
 		WRITE_ONCE(ni->mbps, mbps);
 		ni->credits = credits;
-		ro2ib_tune_chosen(ni, depth);
+		ro2ib_set_chosen_depth(ni, depth);
 	}
 	mutex_unlock(&ro2ib_ni_mutex);
 }
@@ -673,7 +673,7 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
 	bool stays;
 
 	rcu_read_lock();
-	stays = ro2ib_home(ni);
+	stays = ro2ib_ni_netdev(ni);
 	rcu_read_unlock();
 	return stays && !ro2ib_ops->has_gid(ni->priv);
 }
@@ -682,8 +682,9 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
  * Returns whether the NI loses its link if @dev does not rest on @below any
  * more, which may be @dev itself, or without @ip of @dev.
  */
-static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
-			   const struct net_device *below, __be32 ip)
+static bool ro2ib_ni_loses_link(const struct ro2ib_ni *ni,
+				struct net_device *dev,
+				const struct net_device *below, __be32 ip)
 {
 	struct net_device *home;
 	bool loses;
@@ -714,8 +715,8 @@ static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
  * and causes no wait. IPoIB causes none either: the CM does not send through
  * it.
  */
-static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
-			__be32 ip)
+static void ro2ib_close_before_down(struct net_device *dev,
+				    const struct net_device *below, __be32 ip)
 {
 	/* rtnl guards both. */
 	static unsigned long period;
@@ -734,7 +735,7 @@ static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
 	mutex_lock(&ro2ib_ni_mutex);
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
 		ni->leaving = !(ni->fatal & RO2IB_FATAL_LINK) &&
-			      ro2ib_ni_loses(ni, dev, below, ip);
+			      ro2ib_ni_loses_link(ni, dev, below, ip);
 		if (!ni->leaving)
 			continue;
 		told = true;
@@ -779,7 +780,7 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 
 	switch (event) {
 	case NETDEV_GOING_DOWN:
-		ro2ib_leave(dev, dev, 0);
+		ro2ib_close_before_down(dev, dev, 0);
 		return NOTIFY_DONE;
 	case NETDEV_BONDING_FAILOVER:
 	case NETDEV_CHANGEADDR:
@@ -826,8 +827,8 @@ static int ro2ib_netdev_early_event(struct notifier_block *nb,
 	const struct netdev_notifier_changeupper_info *info = ptr;
 
 	if (event == NETDEV_PRECHANGEUPPER && !info->linking)
-		ro2ib_leave(info->upper_dev,
-			    netdev_notifier_info_to_dev(ptr), 0);
+		ro2ib_close_before_down(info->upper_dev,
+					netdev_notifier_info_to_dev(ptr), 0);
 	return NOTIFY_DONE;
 }
 
@@ -846,7 +847,7 @@ static int ro2ib_inetaddr_event(struct notifier_block *nb, unsigned long event,
 		if (!net_eq(ni->net, dev_net(dev)))
 			continue;
 		if (ni->ip == ifa->ifa_local) {
-			ro2ib_find_home(ni);
+			ro2ib_find_interface(ni);
 			ro2ib_ni_check_link(ni);
 		}
 		ro2ib_ni_check_arp(ni);
@@ -861,7 +862,7 @@ static int ro2ib_inetaddr_leaving(struct notifier_block *nb,
 	const struct in_ifaddr *ifa = ptr;
 
 	if (event == NETDEV_DOWN)
-		ro2ib_leave(ifa->ifa_dev->dev, NULL, ifa->ifa_local);
+		ro2ib_close_before_down(ifa->ifa_dev->dev, NULL, ifa->ifa_local);
 	return NOTIFY_DONE;
 }
 

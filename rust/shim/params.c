@@ -54,7 +54,7 @@ static void ro2ib_param_take(const struct kernel_param *kp, int v,
 
 	WRITE_ONCE(p->value, v);
 	p->given = true;
-	if (v != was && ro2ib_param_tells())
+	if (v != was && ro2ib_params_logged())
 		pr_info("parameter %s is %d now, was %d%s\n", kp->name, v, was,
 			late);
 }

@@ -13,7 +13,7 @@
 struct ro2ib_ni_cfg;
 
 /* Changes are logged; values that are set while the module loads are no changes. */
-static inline bool ro2ib_param_tells(void)
+static inline bool ro2ib_params_logged(void)
 {
 	return THIS_MODULE->state == MODULE_STATE_LIVE;
 }

@@ -207,7 +207,7 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
  * the NI is in use. Not for a further NI of a net, which uses the values of the
  * first.
  */
-void ro2ib_tunables_settle(struct ro2ib_ni *ni)
+void ro2ib_tunables_derive(struct ro2ib_ni *ni)
 {
 	struct lnet_ioctl_config_lnd_cmn_tunables *cmn;
 	struct lnet_ni *lni = ni->ni;

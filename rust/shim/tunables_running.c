@@ -114,35 +114,35 @@ u32 ro2ib_ni_probe(const struct ro2ib_ni *ni)
 
 /* Changes */
 
-/* Whether the change comes too late for existing connections. */
-enum ro2ib_from { RO2IB_FROM_NOW, RO2IB_FROM_NEXT_CONN };
+enum ro2ib_conns { RO2IB_ALL_CONNS, RO2IB_NEW_CONNS };
 
-static void ro2ib_tell(const struct ro2ib_ni *ni, const char *key, s32 was,
-		       s32 is, enum ro2ib_from from)
+static void ro2ib_log_change(const struct ro2ib_ni *ni, const char *key,
+			     s32 was, s32 is, enum ro2ib_conns conns)
 {
 	if (was == is)
 		return;
-	if (from == RO2IB_FROM_NEXT_CONN)
-		pr_info("%s: %s is %d now, was %d; for new connections\n",
-			ni->name, key, is, was);
-	else
-		pr_info("%s: %s is %d now, was %d\n", ni->name, key, is, was);
+	pr_info("%s: %s is %d now, was %d%s\n", ni->name, key, is, was,
+		conns == RO2IB_NEW_CONNS ? "; for new connections" : "");
 }
 
 /* A new NI has no earlier values, so all that ni_tune sets now is a change. */
 void ro2ib_tune_init(struct ro2ib_ni *ni)
 {
 	ni->tune = (struct ro2ib_tuning){
-		.conns_per_peer = RO2IB_TUNE_UNSET,
-		.tos = RO2IB_TUNE_UNSET,
-		.peer_credits = RO2IB_TUNE_UNSET,
-		.retry_count = RO2IB_TUNE_UNSET,
-		.rnr_retry_count = RO2IB_TUNE_UNSET,
-		.timeout = RO2IB_TUNE_UNSET,
-		.keepalive = RO2IB_TUNE_UNSET,
-		.probe = RO2IB_TUNE_UNSET,
+#define RO2IB_TUNABLE(name, conns)	.name = RO2IB_TUNE_UNSET,
+		RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
 	};
 	ro2ib_tune_apply(ni, false);
+}
+
+static struct ro2ib_tuning ro2ib_in_force(const struct ro2ib_ni *ni)
+{
+	return (struct ro2ib_tuning){
+#define RO2IB_TUNABLE(name, conns)	.name = ro2ib_ni_##name(ni),
+		RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
+	};
 }
 
 /*
@@ -153,20 +153,8 @@ void ro2ib_tune_init(struct ro2ib_ni *ni)
 void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 {
 	struct lnet_ioctl_config_o2iblnd_tunables *t = ro2ib_o2ib_of(ni);
-	const struct {
-		u32 conns, depth, retry, rnr, timeout, keepalive, probe;
-		s32 tos;
-	} was = {
-		.conns = ro2ib_ni_conns_per_peer(ni),
-		.depth = ro2ib_ni_peer_credits(ni),
-		.retry = ro2ib_ni_retry_count(ni),
-		.rnr = ro2ib_ni_rnr_retry_count(ni),
-		.timeout = ro2ib_ni_timeout(ni),
-		.keepalive = ro2ib_ni_keepalive(ni),
-		.probe = ro2ib_ni_probe(ni),
-		.tos = ro2ib_ni_tos(ni),
-	};
-	struct ro2ib_tuning next;
+	struct ro2ib_tuning was = ro2ib_in_force(ni);
+	struct ro2ib_tuning next, is;
 
 	ro2ib_tuning_of(ni->nid, &next);
 	/* Only if it changes: LNet's tools may have set another value since. */
@@ -177,54 +165,40 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 	if (ro2ib_is_set(next.tos) && next.tos != ni->tune.tos)
 		WRITE_ONCE(t->lnd_tos, next.tos);
 #endif
-	WRITE_ONCE(ni->tune.conns_per_peer, next.conns_per_peer);
-	WRITE_ONCE(ni->tune.tos, next.tos);
-	WRITE_ONCE(ni->tune.peer_credits, next.peer_credits);
-	WRITE_ONCE(ni->tune.retry_count, next.retry_count);
-	WRITE_ONCE(ni->tune.rnr_retry_count, next.rnr_retry_count);
-	WRITE_ONCE(ni->tune.timeout, next.timeout);
-	WRITE_ONCE(ni->tune.keepalive, next.keepalive);
-	WRITE_ONCE(ni->tune.probe, next.probe);
+#define RO2IB_TUNABLE(name, conns)	WRITE_ONCE(ni->tune.name, next.name);
+	RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
 	if (!tell)
 		return;
 
-	ro2ib_tell(ni, "conns_per_peer", was.conns, ro2ib_ni_conns_per_peer(ni),
-		   RO2IB_FROM_NEXT_CONN);
-	ro2ib_tell(ni, "tos", was.tos, ro2ib_ni_tos(ni), RO2IB_FROM_NEXT_CONN);
-	ro2ib_tell(ni, "peer_credits", was.depth, ro2ib_ni_peer_credits(ni),
-		   RO2IB_FROM_NEXT_CONN);
-	ro2ib_tell(ni, "retry_count", was.retry, ro2ib_ni_retry_count(ni),
-		   RO2IB_FROM_NEXT_CONN);
-	ro2ib_tell(ni, "rnr_retry_count", was.rnr, ro2ib_ni_rnr_retry_count(ni),
-		   RO2IB_FROM_NEXT_CONN);
-	ro2ib_tell(ni, "timeout", was.timeout, ro2ib_ni_timeout(ni),
-		   RO2IB_FROM_NOW);
-	ro2ib_tell(ni, "keepalive", was.keepalive, ro2ib_ni_keepalive(ni),
-		   RO2IB_FROM_NOW);
-	ro2ib_tell(ni, "probe", was.probe, ro2ib_ni_probe(ni), RO2IB_FROM_NOW);
+	is = ro2ib_in_force(ni);
+#define RO2IB_TUNABLE(name, conns)	\
+	ro2ib_log_change(ni, #name, was.name, is.name, conns);
+	RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
 }
 
 /*
  * Called when the depth that fits the link changed, or is known for the first
  * time.
  */
-void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth)
+void ro2ib_set_chosen_depth(struct ro2ib_ni *ni, u32 depth)
 {
 	u32 was = ro2ib_ni_peer_credits(ni);
 
 	WRITE_ONCE(ni->peer_credits, depth);
 	/* The startup of an NI logs more than that. */
 	if (ni->priv)
-		ro2ib_tell(ni, "peer_credits", was, ro2ib_ni_peer_credits(ni),
-			   RO2IB_FROM_NEXT_CONN);
+		ro2ib_log_change(ni, "peer_credits", was,
+				 ro2ib_ni_peer_credits(ni), RO2IB_NEW_CONNS);
 }
 
 /*
  * Called when LNet set a tunable of a running NI, maybe to its old value.
  * Atomic.
  */
-void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,
-		     s32 is)
+void ro2ib_log_tunable(const struct ro2ib_ni *ni, const char *key, s32 was,
+		       s32 is)
 {
-	ro2ib_tell(ni, key, was, is, RO2IB_FROM_NEXT_CONN);
+	ro2ib_log_change(ni, key, was, is, RO2IB_NEW_CONNS);
 }

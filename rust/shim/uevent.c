@@ -13,7 +13,7 @@
  * Sends nothing if there is no memory: the log and debugfs have the event, too.
  * Allocations must not wait for a file system, which may wait for this device.
  */
-void ro2ib_notice(const char *what, const char *ni, const char *device)
+void ro2ib_uevent(const char *what, const char *ni, const char *device)
 {
 	char text[3][96];
 	char *env[] = { text[0], text[1], text[2], NULL };

@@ -757,7 +757,11 @@ unsafe extern "C" {
     ) -> i32;
     pub fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, health: u32);
     pub fn ro2ib_lnet_finalize_late(msg: *mut lnet_msg, status: i32, health: u32);
-    pub fn ro2ib_lnet_again(msg: *mut lnet_msg, health: u32, req: *mut ro2ib_send_req) -> bool;
+    pub fn ro2ib_lnet_prepare_resend(
+        msg: *mut lnet_msg,
+        health: u32,
+        req: *mut ro2ib_send_req,
+    ) -> bool;
     pub fn ro2ib_lnet_create_reply(ni: *mut ro2ib_ni, get: *mut lnet_msg) -> *mut lnet_msg;
     pub fn ro2ib_lnet_set_reply_len(ni: *mut ro2ib_ni, reply: *mut lnet_msg, len: u32) -> i32;
     pub fn ro2ib_lnet_send_error(msg: *mut lnet_msg, health: *mut u32) -> bool;
@@ -842,7 +846,7 @@ unsafe extern "C" {
         detail: *const u8,
     );
     pub fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, cause: *const u8);
-    pub fn ro2ib_notice(what: *const u8, ni: *const u8, device: *const u8);
+    pub fn ro2ib_uevent(what: *const u8, ni: *const u8, device: *const u8);
     pub static ro2ib_dk_debug: *const u32;
     pub static ro2ib_dk_subsystems: *const u32;
     pub fn ro2ib_dk_line(

@@ -1077,7 +1077,7 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize_late(_msg: *mut lnet_msg, _status: 
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_lnet_again(
+pub unsafe extern "C" fn ro2ib_lnet_prepare_resend(
     msg: *mut lnet_msg,
     _health: u32,
     req: *mut ro2ib_send_req,

@@ -402,7 +402,7 @@ pub unsafe extern "C" fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, caus
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_notice(what: *const u8, ni: *const u8, device: *const u8) {
+pub unsafe extern "C" fn ro2ib_uevent(what: *const u8, ni: *const u8, device: *const u8) {
     crate::lock::might_sleep("uevent");
     // SAFETY: The driver passes strings.
     let [what, ni, device] =
