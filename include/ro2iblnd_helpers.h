@@ -34,7 +34,7 @@ struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
 bool ro2ib_log_untrusted_allowed(void);
 
-/* debugfs.c */
+/* debugfs_file.c */
 struct ro2ib_debugfs_file {
 	int (*show)(struct seq_file *seq, void *data);
 	void *data;

@@ -58,5 +58,5 @@ UNUSABLE = {
 # a device fails for long are excluded, because they use the same fault injection.
 POLLED = (
     "test_flow_cost", "test_flow_credits", "test_flow_depth", "test_flow_slow", "test_hostile_connect", "test_hostile_messages",
-    "test_hostile_waits", "test_life", "test_lnet", "test_settings", "test_traffic",
+    "test_hostile_waits", "test_life", "test_slow_lnet", "test_settings", "test_traffic",
 )  # fmt: skip

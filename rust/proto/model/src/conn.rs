@@ -39,7 +39,7 @@ use ro2iblnd_proto::{
 
 use crate::{
     credit::Kind,
-    ours::{
+    our_end::{
         Ours,
         Transfer,
         Work, //

@@ -27,7 +27,7 @@ use ro2iblnd_proto::{
 
 use crate::{
     ko2::Ko2,
-    ours::{
+    our_end::{
         Ours,
         Transfer, //
     },

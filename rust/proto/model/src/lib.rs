@@ -17,7 +17,7 @@ pub mod credit;
 pub mod ko2;
 pub mod life;
 pub mod node;
-pub mod ours;
+pub mod our_end;
 pub mod search;
 pub mod tables;
 pub mod walk;

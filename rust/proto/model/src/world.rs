@@ -22,7 +22,7 @@ use crate::{
     },
     life::Budget,
     node::Node,
-    ours::Work,
+    our_end::Work,
     search::Fault,
     wire::{
         other,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use ro2iblnd_model::{
-    ours::{
+    our_end::{
         Ours,
         Transfer,
         VIOLATION, //
