@@ -166,10 +166,16 @@ impl WorkQueues {
 
     /// Waits for all queued items, and for handlers that are about to leave the module's code. May sleep.
     pub(crate) fn flush(&self) {
-        for one in self.devices.lock().iter() {
+        // Without the mutex, because items wait for handlers of the CM. These take the mutex of the interfaces, and an
+        // NI that starts holds that one when it takes this mutex.
+        let mut at = 0_usize;
+        loop {
+            let next = self.devices.lock().get(at).cloned();
+            let Some(one) = next else { break };
             one.queue_pairs.flush();
             one.steps.flush();
             one.blocking.flush();
+            at = at.wrapping_add(1);
         }
         self.control.flush();
         self.upper.flush();
