@@ -38,6 +38,23 @@ def test_races_of_others_are_theirs():
     assert vm.splats(f"{theirs}\n{ours}") == [ours]
 
 
+WARNING = """[ 1.0] ------------[ cut here ]------------
+[ 1.0] WARNING: CPU: 1 PID: 240 at drivers/infiniband/sw/rxe/rxe_verbs.c:1019 rxe_post_recv+0x103/0x1c0 [rdma_rxe]
+[ 1.0] Modules linked in: ro2iblnd(OE) rdma_rxe
+[ 1.0] Call Trace:
+[ 1.0]  {caller}
+[ 1.0] ---[ end trace 0000000000000000 ]---
+"""
+
+
+def test_known_warnings_of_other_modules_are_no_splats():
+    theirs = WARNING.format(caller="ib_mad_post_receive_mads+0x1bb/0x380 [ib_core]")
+    assert vm.splats(theirs) == [] and vm.has_foreign("quiet\n" + theirs)
+    for caller in ("ro2ib_ib_post_recv+0x1/0x2 [ro2iblnd]", "nvmet_rdma_post_recv+0x1/0x2 [nvmet_rdma]"):
+        other = WARNING.format(caller=caller)
+        assert len(vm.splats(other)) == len(vm.splats(theirs + other)) == 2 and not vm.has_foreign(other)
+
+
 def test_taints_names_what_is_not_allowed():
     assert vm.taints("0") == vm.taints("12288\n") == []
     assert vm.taints("12800") == ["W"]

@@ -19,11 +19,30 @@ _SPLAT = re.compile(
 _FOREIGN_RACE = re.compile(r"BUG: KCSAN: (?!.*\[ro2iblnd)")
 
 
+# A warning with its trace.
+_WARNING = re.compile(r"^[^\n]*\[ cut here \].*?\[ end trace \w+ \]", re.MULTILINE | re.DOTALL)
+
+
+def is_foreign(warning):
+    """Returns whether a warning is a known one of other modules.
+
+    When a device of soft-RoCE goes, the kernel may post a receive for management datagrams to a queue pair that was
+    destroyed (Linux 6.12).
+    """
+    return "rxe_post_recv" in warning and "ib_mad_post_receive_mads" in warning and "[ro2iblnd]" not in warning
+
+
+def has_foreign(text):
+    """Returns whether a kernel log has a known warning of other modules."""
+    return any(map(is_foreign, _WARNING.findall(text)))
+
+
 def splats(text, ignore=()):
     """Returns the lines of a kernel log that report a defect; empty if there is none.
 
     `ignore` is a list of patterns of lines that a test provokes on purpose.
     """
+    text = _WARNING.sub(lambda found: "" if is_foreign(found[0]) else found[0], text)
     skip = [_FOREIGN_RACE, *map(re.compile, ignore)]
     return [line for line in text.splitlines() if _SPLAT.search(line) and not any(s.search(line) for s in skip)]
 
