@@ -57,7 +57,7 @@ class Screen:
     count = 0
 
     def __init__(self, top, node, *options):
-        self.node, self.frames_of = node, os.path.join(os.path.dirname(top), "examples", "frames")
+        self.node, self.frames_of = node, os.path.join(os.path.dirname(top), "examples", "typescript_frames")
         Screen.count += 1
         self.keys = f"/tmp/keys{Screen.count}"
         self.name = f"typescript{Screen.count}"
