@@ -31,7 +31,7 @@ module! {
 
 struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
-    _registration: lnet::Registration<lnd::lnet_glue::O2ib>,
+    _registration: lnet::Registration<lnd::lnet_types::O2ib>,
     // Last: waits until no code of this module runs any more.
     _exit: lnd::module_state::Exit,
 }

@@ -55,10 +55,6 @@ use crate::{
             GpuMemOps,
             MemKind, //
         },
-        handler::{
-            QpHandler,
-            SendsDone, //
-        },
         listen::{
             device_of,
             ConnRequest,
@@ -69,12 +65,16 @@ use crate::{
         net_ns::NetNs,
         page_vec::PageVec,
         pd::Pd,
-        percpu::PercpuHistogram,
+        percpu_histogram::PercpuHistogram,
         qp::{
             Qp,
             QpConfig, //
         },
         qp_create::QpParts,
+        qp_handler::{
+            QpHandler,
+            SendsDone, //
+        },
         recv_ring::RecvDone,
         refcount::Refcount,
         rq::RecvQueue,

@@ -10,7 +10,7 @@ use kernel::{
     sync::SpinLock, //
 };
 
-use super::lnet_glue::O2ib;
+use super::lnet_types::O2ib;
 use crate::{
     lnet::NiRef,
     rdma::atomic::{

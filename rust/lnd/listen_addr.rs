@@ -29,17 +29,17 @@ use kernel::{
 };
 
 use super::{
-    hca::{
-        DeviceCaps,
-        Hca, //
-    },
-    listen::{
+    conn_requests::{
         cannot_listen,
         Accept,
         ListenTarget,
         ListenerOwner, //
     },
-    lnet_glue::O2ib,
+    hca::{
+        DeviceCaps,
+        Hca, //
+    },
+    lnet_types::O2ib,
     log,
     ni::Ni,
     stats::close_log::CloseStats,

@@ -10,15 +10,15 @@
 
 mod conn;
 pub(crate) mod conn_count;
+pub(crate) mod conn_requests;
 pub(crate) mod conn_settings;
 pub(crate) mod debugfs;
-pub(crate) mod device_faults;
+pub(crate) mod device_health;
 pub(crate) mod hca;
 mod index_walk;
 pub(crate) mod lingering;
-pub(crate) mod listen;
 pub(crate) mod listen_addr;
-pub(crate) mod lnet_glue;
+pub(crate) mod lnet_types;
 pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;
 pub(crate) mod module_state;

@@ -30,9 +30,9 @@ use super::{
         Settings,
         SettingsInUse, //
     },
-    device_faults::DeviceHealth,
+    device_health::DeviceHealth,
     hca::Hca,
-    lnet_glue::O2ib,
+    lnet_types::O2ib,
     retained_rx::RetainedRx,
     stats::{
         close_log::CloseStats,

@@ -34,6 +34,7 @@ use kernel::{
 
 use super::{
     conn::Conn,
+    conn_requests::ListenTarget,
     debugfs::{
         close_log::CloseLogFile,
         files::NiFiles,
@@ -41,7 +42,6 @@ use super::{
     },
     hca::Hca,
     index_walk::IndexWalks,
-    listen::ListenTarget,
     listen_addr::{
         IfaceUser,
         Ifaces, //

@@ -17,15 +17,15 @@ use super::{
         recv,
         Conn, //
     },
+    conn_requests::ListenTarget,
     debugfs::{
         close_log::CloseLogFile,
         files::NiFiles,
         latency::LatencyFile, //
     },
     hca::Hca,
-    listen::ListenTarget,
     listen_addr::IfaceUser,
-    lnet_glue::O2ib,
+    lnet_types::O2ib,
     lnetctl_debug_peer,
     log,
     module_state::Driver,

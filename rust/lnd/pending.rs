@@ -13,7 +13,7 @@ use kernel::{
     }, //
 };
 
-use super::lnet_glue::lnet_health;
+use super::lnet_types::lnet_health;
 use crate::{
     lnet::{
         Message,

@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use super::{
-    device_faults::DeviceHealth,
+    device_health::DeviceHealth,
     hca::Hca,
     log,
     ni::Ni, //

@@ -9,7 +9,7 @@ use kernel::prelude::*;
 
 use crate::{
     policy::{
-        addr_hash,
+        addr_hash_index,
         retained_rx::{
             are_too_many,
             PARTS, //
@@ -53,8 +53,11 @@ impl RetainedCounts {
     }
 
     fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
-        self.counts
-            .get(addr_hash::place(nid.addr(), self.salt, self.counts.len()))
+        self.counts.get(addr_hash_index::index(
+            nid.addr(),
+            self.salt,
+            self.counts.len(),
+        ))
     }
 }
 

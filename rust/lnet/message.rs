@@ -27,7 +27,7 @@ use crate::{
     rdma::{
         buf::Direction,
         device::Device,
-        mapping::Mapping,
+        owned_mapping::Mapping,
         page_vec::PageVec,
         sg::{
             SgMap,

@@ -13,7 +13,6 @@
 //! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless a function here says
 //! "any context", it needs process context and may sleep.
 
-mod access_and_tune;
 pub(crate) mod dk;
 mod driver;
 mod gpu;
@@ -22,6 +21,7 @@ mod ni;
 pub(crate) mod params;
 mod request;
 mod text;
+mod text_params;
 pub(crate) mod trace;
 pub(crate) mod uevent;
 

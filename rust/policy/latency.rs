@@ -24,7 +24,7 @@
 use core::ops::Range;
 
 use crate::proto::{
-    tx::Op,
+    tx_state::Op,
     wire::MsgType, //
 };
 

@@ -23,13 +23,13 @@
 // The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod access_and_tune;
-pub mod addr_hash;
+pub mod addr_hash_index;
 pub mod addr_table;
 pub mod close_log;
 pub mod cm_id_linger;
 pub mod connect_queue;
 pub mod device_failover;
+pub mod ecmp_source_port;
 pub mod inline_size;
 pub mod latency;
 pub mod link_defaults;
@@ -45,5 +45,5 @@ pub mod refused_posts_limit;
 pub mod request_rate;
 pub mod resend;
 pub mod retained_rx;
-pub mod source_port;
+pub mod text_params;
 pub mod upcall_sched;

@@ -5,8 +5,8 @@
 //!
 //! No address uses up more than a [`SourceBucket`], so that something is left for other addresses. The buckets are
 //! memory of the caller, always the same number, for any number of requests. A peer cannot foresee which addresses
-//! share one ([`super::addr_hash`]), so an attacker cannot choose addresses that share a victim's bucket. When some
-//! dozen addresses have used up the total, each bucket still gets one request now and then: in all the same number
+//! share one ([`super::addr_hash_index`]), so an attacker cannot choose addresses that share a victim's bucket. When
+//! some dozen addresses have used up the total, each bucket still gets one request now and then: in all the same number
 //! again as the rate restores.
 //!
 //! Requests beyond the limit are dropped: the requester repeats them as if the packet had been lost. The InfiniBand CM
@@ -15,7 +15,7 @@
 //!
 //! Context: any; the caller holds the lock of the rate limit.
 
-use super::addr_hash;
+use super::addr_hash_index;
 use crate::proto::reject_cause::RejectCause;
 
 /// Size of the budget, and how fast it is restored.
@@ -167,7 +167,7 @@ impl RateLimit {
         let rates = self.rates;
         let ms = rates.ms.saturating_mul(units);
         let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
-        let place = addr_hash::place(addr.unwrap_or(0), self.salt, parts.len());
+        let place = addr_hash_index::index(addr.unwrap_or(0), self.salt, parts.len());
         let part = parts.get_mut(place).ok_or(RateExceeded::All)?;
         self.used.refill(now_ms);
         part.used.refill(now_ms);

@@ -21,7 +21,7 @@
 
 use crate::proto::{
     cause::Cause,
-    tx::Op, //
+    tx_state::Op, //
 };
 
 /// Role of a message in LNet.

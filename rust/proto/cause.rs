@@ -115,7 +115,7 @@ causes! {
     AdminClose = "closed by lctl disconnect",
     /// The administrator deleted the peer: `lctl del_peer`.
     PeerDeleted = "the peer was deleted (lctl del_peer)",
-    /// The settings of the administrator exclude the peer ([`crate::policy::access_and_tune::allows`]).
+    /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]).
     Denied = "denied by the parameter access",
     /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_rx`]).
     Backlog = "LNet retains too many requests of earlier connections",

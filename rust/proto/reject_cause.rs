@@ -20,7 +20,7 @@ use super::{
         RejectDetails,
         RejectWhy, //
     },
-    reject_table::reject_causes,
+    reject_cause_table::reject_causes,
     wire::{
         ConnParams,
         Version,

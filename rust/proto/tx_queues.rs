@@ -2,7 +2,7 @@
 
 //! Table of a connection's transmits: their names on the wire, their queues, and the order in which they are posted.
 //!
-//! [`super::tx`] has the states of one transmit.
+//! [`super::tx_state`] has the states of one transmit.
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -13,7 +13,7 @@ use super::{
         Credits,
         NOOPS_MAX, //
     },
-    tx::{
+    tx_state::{
         Op,
         Tx,
         TxAction,

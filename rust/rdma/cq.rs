@@ -29,7 +29,7 @@ use crate::bindings;
 /// Hardware raises them in an interrupt: then `IB_POLL_SOFTIRQ` (irq_poll, in batches) is the
 /// shortest way. A software provider (rxe, siw) raises them in a work item of its own, where a
 /// softirq costs a switch to ksoftirqd: then `IB_POLL_WORKQUEUE` saves one context switch in six.
-/// The handlers of [`super::handler::QpHandler`] must be fit for softirq either way: they may not sleep.
+/// The handlers of [`super::qp_handler::QpHandler`] must be fit for softirq either way: they may not sleep.
 fn poll_context(device: &Device) -> bindings::ib_poll_context {
     if device.uses_irq_completions() {
         bindings::ib_poll_context_IB_POLL_SOFTIRQ

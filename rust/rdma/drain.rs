@@ -27,12 +27,12 @@ use super::{
         Relaxed,
         Release, //
     },
-    completion,
     cqe,
-    handler::QpHandler,
+    qp_handler::QpHandler,
     qp_shared::QpShared,
     send_ring::PriorWrs,
-    wc::Wc, //
+    wc::Wc,
+    wc_dispatch, //
 };
 use crate::bindings;
 
@@ -186,7 +186,7 @@ impl<T: QpHandler> Drain<T> {
     pub(super) unsafe fn finish_destroyed(&self) {
         // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
         unsafe {
-            completion::end_rest(&*self.shared, Wc::FLUSHED, PriorWrs::Unknown);
+            wc_dispatch::end_rest(&*self.shared, Wc::FLUSHED, PriorWrs::Unknown);
             (*self.shared).send_ring().release_unfinished();
         }
         // INVARIANT: None will come any more.
@@ -224,7 +224,7 @@ impl<T: QpHandler> Drain<T> {
             let this = container_of!(cqe, Self, sq_marker);
 
             // It is the last of the send queue.
-            completion::end_rest(&*(*this).shared, Wc::of_send(&*wc), PriorWrs::Completed);
+            wc_dispatch::end_rest(&*(*this).shared, Wc::of_send(&*wc), PriorWrs::Completed);
             Self::marker_done(this);
         }
     }

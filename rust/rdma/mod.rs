@@ -16,8 +16,8 @@
 //! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: from one to those of a device |
 //! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests; over [`cqe`] |
 //! | [`qp_shared`] | the part of a QP that completions need |
-//! | [`handler`] | callbacks to the owner of a QP |
-//! | [`completion`], [`drain`] | completions of work requests, and the drain |
+//! | [`qp_handler`] | callbacks to the owner of a QP |
+//! | [`wc_dispatch`], [`drain`] | completions of work requests, and the drain |
 //! | [`qp`] | the QP |
 //! | [`sq`], [`sq_reg`], [`rq`] | the rights to post; over [`batch`] |
 //! | [`qp_create`] | creation of the QP and the rights, and their end |
@@ -32,8 +32,8 @@
 //! | [`cm`] | the id, and the handler of its events |
 //! | [`listen`] | an id to listen on, and its requests |
 //!
-//! Wrappers of kernel interfaces other than RDMA: [`debugfs`], [`percpu`], [`random`], [`ratelimit`], [`sync`],
-//! [`work`].
+//! Wrappers of kernel interfaces other than RDMA: [`debugfs`], [`percpu_histogram`], [`random`], [`ratelimit`],
+//! [`sync`], [`work`].
 //!
 //! Nothing here knows LNet or the owners of GPU memory ([`gpu`]). C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
@@ -53,7 +53,6 @@ pub(crate) mod cm_event;
 pub(crate) mod cm_locked;
 pub(crate) mod cm_path;
 pub(crate) mod cm_ref;
-pub(crate) mod completion;
 pub(crate) mod cq;
 pub(crate) mod cqe;
 pub(crate) mod debugfs;
@@ -61,20 +60,20 @@ pub(crate) mod device;
 pub(crate) mod drain;
 pub(crate) mod errno;
 pub(crate) mod gpu;
-pub(crate) mod handler;
 pub(crate) mod layout_check;
 pub(crate) mod listen;
-pub(crate) mod mapping;
 pub(crate) mod mr;
 pub(crate) mod mr_pool;
 pub(crate) mod mr_sharing;
 pub(crate) mod mr_slots;
 pub(crate) mod net_ns;
+pub(crate) mod owned_mapping;
 pub(crate) mod page_vec;
 pub(crate) mod pd;
-pub(crate) mod percpu;
+pub(crate) mod percpu_histogram;
 pub(crate) mod qp;
 pub(crate) mod qp_create;
+pub(crate) mod qp_handler;
 pub(crate) mod qp_shared;
 pub(crate) mod random;
 pub(crate) mod ratelimit;
@@ -89,4 +88,5 @@ pub(crate) mod sq;
 pub(crate) mod sq_reg;
 pub(crate) mod sync;
 pub(crate) mod wc;
+pub(crate) mod wc_dispatch;
 pub(crate) mod work;

@@ -6,7 +6,7 @@
 //! buffers, mappings of work requests and memory regions. It is destroyed after
 //! all its completions are reaped, which is when that memory is freed.
 //!
-//! Below it are the parts that its completions need ([`super::qp_shared`], [`super::completion`]) and its drain
+//! Below it are the parts that its completions need ([`super::qp_shared`], [`super::wc_dispatch`]) and its drain
 //! ([`super::drain`]). Above it are the queues that work requests are posted with ([`super::sq`], [`super::rq`]), and
 //! [`super::qp_create`], which makes all three.
 //!
@@ -38,7 +38,6 @@ use super::{
         CmId, //
     },
     cm_ref::CmRef,
-    completion,
     cq::CqShare,
     device::Device,
     drain::{
@@ -46,7 +45,6 @@ use super::{
         DrainState,
         DRAIN_WRS, //
     },
-    handler::QpHandler,
     mr::{
         Free,
         Mapped,
@@ -58,11 +56,13 @@ use super::{
         Regions, //
     },
     pd::Pd,
+    qp_handler::QpHandler,
     qp_shared::QpShared,
     recv_ring::RecvRing,
     send_ring::SendRing,
     sg::SgRef,
-    wc::QpEvent, //
+    wc::QpEvent,
+    wc_dispatch, //
 };
 use crate::bindings;
 
@@ -148,8 +148,8 @@ impl<T: QpHandler> Qp<T> {
         let to_tell = handler.clone();
         let shared = QpShared::new(
             mrs,
-            (config.sq_depth, completion::send_done::<T>),
-            (config.rq_depth, completion::recv_done::<T>),
+            (config.sq_depth, wc_dispatch::send_done::<T>),
+            (config.rq_depth, wc_dispatch::recv_done::<T>),
             handler,
         );
         let mut caps = bindings::ro2ib_qp_caps {

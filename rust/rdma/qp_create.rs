@@ -15,13 +15,13 @@ use super::{
         CmHandler,
         CmId, //
     },
-    handler::QpHandler,
     mr_sharing::Regions,
     pd::Pd,
     qp::{
         Qp,
         QpConfig, //
     },
+    qp_handler::QpHandler,
     rq::RecvQueue,
     sq::SendQueue, //
 };

@@ -2,7 +2,7 @@
 
 //! Part of a QP that its completions need: the slots of both queues, the memory regions, and the handler.
 //!
-//! A slot points to the [`QpShared`] that it is in, not to the QP. So [`super::completion`] lies below the QP and does
+//! A slot points to the [`QpShared`] that it is in, not to the QP. So [`super::wc_dispatch`] lies below the QP and does
 //! not know it. Any context; the fields have their own locks and rules.
 
 use core::marker::PhantomPinned;

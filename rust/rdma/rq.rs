@@ -16,8 +16,8 @@ use super::{
         RxBuf,
         MSG_BUF_LEN, //
     },
-    handler::QpHandler,
-    qp::Qp, //
+    qp::Qp,
+    qp_handler::QpHandler, //
 };
 use crate::bindings;
 

@@ -23,8 +23,8 @@ use super::{
         TxBuf,
         MSG_BUF_LEN, //
     },
-    handler::QpHandler,
     qp::Qp,
+    qp_handler::QpHandler,
     send_ring::{
         next_index,
         prev_index,

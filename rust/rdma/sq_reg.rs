@@ -12,13 +12,13 @@ use super::{
         AnyWr,
         PushError, //
     },
-    handler::QpHandler,
     mr::{
         Mapped,
         Mr,
         Valid, //
     },
     qp::Qp,
+    qp_handler::QpHandler,
     send_ring::{
         Resources,
         WrMemory, //

@@ -140,7 +140,7 @@ void ro2ib_notifiers_unregister(void);
 void ro2ib_module_link_add(void);
 void ro2ib_module_link_remove(void);
 
-/* access_and_tune.c */
+/* text_params.c */
 void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
 
 /* tunables_running.c */

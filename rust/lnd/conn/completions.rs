@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     lnd::{
-        stats::counters::Count,
+        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     proto::{
@@ -32,7 +32,7 @@ use crate::{
         }, //
     },
     rdma::{
-        handler::{
+        qp_handler::{
             QpHandler,
             SendsDone, //
         },

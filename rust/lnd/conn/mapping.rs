@@ -40,12 +40,12 @@ use crate::{
             Device,
             RegionPage, //
         },
-        mapping::Mapping,
         mr::{
             Free,
             Mapped,
             Mr, //
         },
+        owned_mapping::Mapping,
         page_vec::PageVec,
         qp::Qp,
         sg::SgRef, //

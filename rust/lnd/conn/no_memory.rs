@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     lnd::{
-        stats::counters::Count,
+        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     lnet::{

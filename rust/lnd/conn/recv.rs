@@ -32,7 +32,7 @@ use super::{
 use crate::{
     lnd::{
         log,
-        stats::counters::Count,
+        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     lnet::{
@@ -45,7 +45,7 @@ use crate::{
         cause::errno,
         credits::Repost,
         encode::BodyOut,
-        tx::Op,
+        tx_state::Op,
         wire::{
             immediate_payload,
             reparse,

@@ -12,7 +12,7 @@
 
 use super::Conn;
 use crate::{
-    lnd::lnet_glue::lnet_health,
+    lnd::lnet_types::lnet_health,
     lnet::{
         Message,
         MsgKind, //

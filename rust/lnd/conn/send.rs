@@ -47,7 +47,7 @@ use crate::{
             Method, //
         },
         params::LNET_MTU,
-        tx::Op, //
+        tx_state::Op, //
     },
     rdma::{
         buf::TxBuf,

@@ -31,12 +31,12 @@ use crate::{
     lnet::params,
     policy::{
         connect_queue::UNANSWERED_MS,
+        ecmp_source_port,
         inline_size::InlineSearch,
         queue_sizes::{
             self,
             DepthMemory, //
-        },
-        source_port, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -154,7 +154,7 @@ impl Conn {
         let id = Arc::new(id, GFP_KERNEL)?;
         self.cm.set_id(id.clone());
         if params::use_privileged_port() {
-            let src = Addr::v4(me, source_port::first(peer, self.index.load(Relaxed)));
+            let src = Addr::v4(me, ecmp_source_port::first(peer, self.index.load(Relaxed)));
             id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
         } else {
             // The CM selects a port.

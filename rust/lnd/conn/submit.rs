@@ -34,7 +34,7 @@ use crate::{
         credits::Repost,
         encode::BodyOut,
         params::IMMEDIATE_HEAD,
-        tx::Op,
+        tx_state::Op,
         wire::Cookie, //
     },
     rdma::{

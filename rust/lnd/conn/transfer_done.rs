@@ -7,7 +7,7 @@
 
 use super::rdma_sink::RdmaSink;
 use crate::{
-    lnd::lnet_glue::{
+    lnd::lnet_types::{
         lnet_health,
         O2ib, //
     },
@@ -23,7 +23,7 @@ use crate::{
         Outcome, //
     },
     rdma::{
-        mapping::Mapping,
+        owned_mapping::Mapping,
         sg::SgRef, //
     }, //
 };

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     lnd::{
-        lnet_glue::lnet_health,
+        lnet_types::lnet_health,
         ni::Ni,
         pending::Pending, //
     },

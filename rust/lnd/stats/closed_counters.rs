@@ -21,7 +21,7 @@ use kernel::{
     sync::Mutex, //
 };
 
-use super::counters::Counts;
+use super::conn_counters::Counts;
 use crate::rdma::sync::{
     new_spinlock_bh,
     SpinLockBh, //

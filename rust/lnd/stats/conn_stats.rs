@@ -40,7 +40,7 @@ use crate::{
         credits::Cost,
         nid::Nid,
         reject_cause::RejectCause as Refusal,
-        tx::Op,
+        tx_state::Op,
         wire::MsgType, //
     }, //
 };

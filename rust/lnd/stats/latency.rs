@@ -24,7 +24,7 @@ use crate::{
             Atomic,
             Relaxed, //
         },
-        percpu::PercpuHistogram, //
+        percpu_histogram::PercpuHistogram, //
     }, //
 };
 

@@ -4,7 +4,7 @@
 
 pub(crate) mod close_log;
 pub(crate) mod closed_counters;
+mod conn_counter_table;
+pub(crate) mod conn_counters;
 pub(crate) mod conn_stats;
-mod counter_table;
-pub(crate) mod counters;
 pub(crate) mod latency;

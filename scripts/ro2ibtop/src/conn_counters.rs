@@ -5,10 +5,10 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-#[path = "../../../rust/lnd/stats/counter_table.rs"]
-mod counter_table;
+#[path = "../../../rust/lnd/stats/conn_counter_table.rs"]
+mod conn_counter_table;
 
-use counter_table::conn_counters;
+use conn_counter_table::conn_counters;
 
 /// Defines [`Counts`] of the table.
 macro_rules! define {

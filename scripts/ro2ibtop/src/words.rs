@@ -6,10 +6,10 @@
 #[allow(dead_code)]
 #[path = "../../../rust/proto/cause.rs"]
 mod cause;
-#[path = "../../../rust/proto/reject_table.rs"]
-mod reject_table;
+#[path = "../../../rust/proto/reject_cause_table.rs"]
+mod reject_cause_table;
 
-use reject_table::reject_causes;
+use reject_cause_table::reject_causes;
 
 /// Returns the phrase of a cause, as the log has it.
 pub fn cause(name: &str) -> &str {

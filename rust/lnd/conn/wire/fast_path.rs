@@ -13,7 +13,7 @@ use super::{
 use crate::{
     lnd::{
         conn::transfer::Transfer,
-        stats::counters::Count,
+        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     lnet::dk::dk,
@@ -25,7 +25,7 @@ use crate::{
             finalize_hdr,
             BodyOut, //
         },
-        tx::{
+        tx_state::{
             Op,
             Wr, //
         },
@@ -33,7 +33,7 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        handler::QpHandler, //
+        qp_handler::QpHandler, //
     }, //
 };
 

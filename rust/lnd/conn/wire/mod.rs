@@ -53,11 +53,11 @@ use crate::{
                 ClosedCounters,
                 SnapshotId, //
             },
-            conn_stats::ConnStats,
-            counters::{
+            conn_counters::{
                 Count,
                 Counts, //
-            }, //
+            },
+            conn_stats::ConnStats, //
         },
         timestamp::Timestamp, //
     },
@@ -83,8 +83,8 @@ use crate::{
             Device,
             RegionPage, //
         },
-        handler::QpHandler,
         qp::Qp,
+        qp_handler::QpHandler,
         rq::RecvQueue,
         sq::SendQueue, //
     }, //

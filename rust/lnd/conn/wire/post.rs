@@ -13,7 +13,7 @@ use super::Wire;
 use crate::{
     lnd::{
         conn::transfer::Transfer,
-        stats::counters::Count,
+        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     lnet::dk::dk,
@@ -25,14 +25,14 @@ use crate::{
             finalize_hdr,
             BodyOut, //
         },
-        tx::{
+        tx_state::{
             Op,
             Wr, //
         }, //
     },
     rdma::{
         buf::TxBuf,
-        handler::QpHandler, //
+        qp_handler::QpHandler, //
     }, //
 };
 

@@ -16,11 +16,11 @@ use super::{
 use crate::{
     lnd::{
         stats::{
+            conn_counters::Count,
             conn_stats::{
                 ConnStats,
                 StallReason, //
-            },
-            counters::Count, //
+            }, //
         },
         timestamp::Timestamp, //
     },
@@ -31,7 +31,7 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        handler::QpHandler,
+        qp_handler::QpHandler,
         wc::WcStatus, //
     }, //
 };

@@ -24,7 +24,6 @@ use crate::{
             RxBuf,
             TxBuf, //
         },
-        handler::QpHandler,
         mr::{
             Mapped,
             Mr,
@@ -32,6 +31,7 @@ use crate::{
         },
         qp::Qp,
         qp_create::QpParts,
+        qp_handler::QpHandler,
         rq::{
             RecvQueue,
             RECV_BATCH, //

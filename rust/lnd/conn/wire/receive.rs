@@ -19,7 +19,7 @@ use crate::{
             rx_queue::RxQueue,
             transfer::Transfer, //
         },
-        stats::counters::Count,
+        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     lnet::dk::dk,
@@ -31,7 +31,7 @@ use crate::{
             encode,
             BodyOut, //
         },
-        tx::{
+        tx_state::{
             Answer,
             Op, //
         },
@@ -47,7 +47,7 @@ use crate::{
         }, //
     },
     rdma::{
-        handler::QpHandler,
+        qp_handler::QpHandler,
         wc::WcStatus, //
     }, //
 };

@@ -6,17 +6,17 @@ use kernel::prelude::*;
 
 use super::Wire;
 use crate::{
-    lnd::stats::counters::Counts,
+    lnd::stats::conn_counters::Counts,
     proto::{
         cause::Cause,
         credits::Snapshot,
-        tx::TxState,
         tx_queues::{
             Lengths,
             QueueKind, //
-        }, //
+        },
+        tx_state::TxState, //
     },
-    rdma::handler::QpHandler, //
+    rdma::qp_handler::QpHandler, //
 };
 
 /// List that a transmit is in.

@@ -19,7 +19,7 @@ use crate::{
             Cause,
             Outcome, //
         },
-        tx::{
+        tx_state::{
             Op,
             Tx, //
         }, //

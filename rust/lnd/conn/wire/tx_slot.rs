@@ -8,11 +8,11 @@ use crate::{
     lnd::conn::transfer::Transfer,
     proto::{
         credits::Credits,
-        tx::Op,
         tx_queues::{
             TxCell,
             TxQueues, //
         },
+        tx_state::Op,
         wire::Cookie, //
     }, //
 };

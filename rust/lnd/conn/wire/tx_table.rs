@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Transmits of a connection: the state machine of each ([`crate::proto::tx`]) with its payload, and the queues that
-//! they wait in ([`crate::proto::tx_queues`]).
+//! Transmits of a connection: the state machine of each ([`crate::proto::tx_state`]) with its payload, and the
+//! queues that they wait in ([`crate::proto::tx_queues`]).
 //!
 //! Context: any; part of the state that the connection lock protects.
 //!
@@ -31,14 +31,6 @@ use crate::{
     proto::{
         cause::Cause,
         credits::Credits,
-        tx::{
-            Answer,
-            Op,
-            Tx,
-            TxAction,
-            TxState,
-            Wr, //
-        },
         tx_queues::{
             Lengths,
             NextTx,
@@ -46,6 +38,14 @@ use crate::{
             TxCell,
             TxId,
             TxQueues, //
+        },
+        tx_state::{
+            Answer,
+            Op,
+            Tx,
+            TxAction,
+            TxState,
+            Wr, //
         },
         wire::Cookie, //
     },

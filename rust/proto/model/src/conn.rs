@@ -31,7 +31,7 @@ use ro2iblnd_proto::{
         PeerParams,
         RetryReject, //
     },
-    tx::{
+    tx_state::{
         Op,
         TxState, //
     }, //

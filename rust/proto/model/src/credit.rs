@@ -19,7 +19,7 @@ use ro2iblnd_proto::{
         NOOPS_MAX, //
     },
     params::QueueDepth,
-    tx::{
+    tx_state::{
         Op,
         TxState, //
     }, //

@@ -16,19 +16,19 @@ use ro2iblnd_proto::{
         Repost, //
     },
     params::QueueDepth,
-    tx::{
-        Answer,
-        Op,
-        TxAction,
-        TxState,
-        Wr, //
-    },
     tx_queues::{
         NextTx,
         TxCell,
         TxId,
         TxQueues,
         NOOP_SLOTS, //
+    },
+    tx_state::{
+        Answer,
+        Op,
+        TxAction,
+        TxState,
+        Wr, //
     }, //
 };
 

@@ -13,7 +13,7 @@ use ro2iblnd_proto::{
         ConnFsm,
         FirstSender, //
     },
-    tx::{
+    tx_state::{
         Answer,
         Op,
         Tx,
@@ -460,7 +460,7 @@ The active side sends the first message. The states that differ:
 const TX_INTRO: &str = "
 ## Transmit
 
-`rust/proto/tx.rs`. A situation is the operation that is posted next or was posted last, the place of
+`rust/proto/tx_state.rs`. A situation is the operation that is posted next or was posted last, the place of
 the tx (with the number of uncompleted work requests, two at most in this table, and whether it waits
 for an answer), whether a memory region covers its memory, and whether a cause is latched (`failed`;
 `cut`: a cause of the connection, which counts only if a work request of the tx was not acknowledged).

@@ -27,7 +27,7 @@ use ro2iblnd_proto::{
         high_water,
         QueueDepth, //
     },
-    tx::Op, //
+    tx_state::Op, //
 };
 
 const CELLS: usize = 64;

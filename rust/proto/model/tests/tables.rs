@@ -22,7 +22,7 @@ use ro2iblnd_proto::{
         FirstSender,
         State, //
     },
-    tx::{
+    tx_state::{
         Op,
         Tx,
         TxAction,

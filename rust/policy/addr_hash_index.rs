@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Maps an address to one of a fixed number of counters with a salted hash: no memory for each address, and a peer
-//! cannot choose the addresses that share its counter.
+//! Index of an address in a table of fixed size, by a salted hash: an address needs no memory of its own, and a peer
+//! cannot choose the addresses that share its entry.
 //!
 //! Context: any.
 
 /// Returns the index of `addr`, below `places`, or 0 if `places` is 0. `salt` is random and not part of the protocol: a
 /// host that knew it could choose addresses that share a counter.
-pub fn place(addr: u32, salt: u64, places: usize) -> usize {
+pub fn index(addr: u32, salt: u64, places: usize) -> usize {
     // Of all bits (MurmurHash3's last steps): addresses are neighbours at most sites, and a product alone puts them,
     // with one salt in sixteen, into a few places.
     let mut hash = u64::from(addr).wrapping_add(salt);
@@ -21,7 +21,7 @@ pub fn place(addr: u32, salt: u64, places: usize) -> usize {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_addr_hash))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_addr_hash_index))]
 mod tests {
     use super::*;
 
@@ -29,17 +29,17 @@ mod tests {
 
     #[test]
     fn one_address_has_one_place_and_others_have_others() {
-        let one = place(0x0a00_0001, SALT, 512);
-        assert_eq!(place(0x0a00_0001, SALT, 512), one);
+        let one = index(0x0a00_0001, SALT, 512);
+        assert_eq!(index(0x0a00_0001, SALT, 512), one);
         let mut shared = 0u32;
         for addr in 0x0a00_0002..0x0a00_0802u32 {
-            let part = place(addr, SALT, 512);
+            let part = index(addr, SALT, 512);
             assert!(part < 512);
             shared = shared.saturating_add(u32::from(part == one));
         }
         // Of 2048 others four are to be expected.
         assert!(shared < 32);
-        assert_eq!(place(1, SALT, 0), 0);
+        assert_eq!(index(1, SALT, 0), 0);
     }
 
     /// Tests that neighbours are spread, whatever the salt.
@@ -48,7 +48,7 @@ mod tests {
         for salt in (0..256u64).map(|n| n.wrapping_mul(0x1234_5678_9abc_def1)) {
             let mut counts = [0u32; 1024];
             for addr in 0x0a00_0001..0x0a00_0201u32 {
-                if let Some(count) = counts.get_mut(place(addr, salt, 1024)) {
+                if let Some(count) = counts.get_mut(index(addr, salt, 1024)) {
                     *count = count.saturating_add(1);
                 }
             }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_not_to_be_foreseen_without_the_salt() {
-        let together = |salt: &u64| place(1, salt << 40, 512) == place(2, salt << 40, 512);
+        let together = |salt: &u64| index(1, salt << 40, 512) == index(2, salt << 40, 512);
         assert_ne!((1..64u64).filter(together).count(), 63);
     }
 }

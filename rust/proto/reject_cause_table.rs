@@ -106,7 +106,7 @@ macro_rules! reject_causes {
             AcceptFailed, Fatal,
                 "accept failed",
                 "accepting failed";
-            /// The settings of the administrator exclude the peer ([`crate::policy::access_and_tune::allows`]).
+            /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]).
             Denied, Fatal,
                 "denied by the parameter access",
                 "denied by the parameter access";

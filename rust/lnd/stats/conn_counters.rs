@@ -4,7 +4,7 @@
 
 use kernel::fmt;
 
-use super::counter_table::conn_counters;
+use super::conn_counter_table::conn_counters;
 
 /// Defines [`Count`] and the keys of debugfs of the table.
 macro_rules! define {

@@ -6,7 +6,7 @@
 //! from one CQ, one after the other. Takes no lock while it calls the handler.
 
 use super::{
-    handler::QpHandler,
+    qp_handler::QpHandler,
     qp_shared::QpShared,
     recv_ring::RecvSlot,
     send_ring::{

@@ -2,7 +2,7 @@
 /*
  * Text parameters that may change at any time: the access list ("access"), and
  * the tunables of NIs ("ni_tune"). The Rust side parses them
- * (rust/policy/access_and_tune.rs); this file stores them, and writes the values of
+ * (rust/policy/text_params.rs); this file stores them, and writes the values of
  * ni_tune to the NIs.
  *
  * A text is replaced as a whole and read under RCU.

@@ -10,11 +10,11 @@ use proptest::{
 use ro2iblnd_proto::{
     nid::Nid,
     policy::{
-        access_and_tune::{
+        nid_range::contains,
+        text_params::{
             allows,
             tuning, //
-        },
-        nid_range::contains, //
+        }, //
     }, //
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Text parameters of the administrator (`access` and `ni_tune`): the shim stores them, and calls this file to parse
-//! them. Their language is [`crate::policy::access_and_tune`].
+//! them. Their language is [`crate::policy::text_params`].
 //!
 //! Any context, also before the module is initialised: parameters are set first.
 
@@ -11,7 +11,7 @@ use kernel::prelude::*;
 
 use crate::{
     bindings,
-    policy::access_and_tune::{
+    policy::text_params::{
         allows,
         count,
         tuning, //

@@ -235,7 +235,7 @@ fn value_of<'a, T: TryFrom<i64>>(
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_access_and_tune))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_text_params))]
 mod tests {
     use super::*;
 
