@@ -107,7 +107,7 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 # PEER=/path/to/another/tree is the tree of the nodes with ko2iblnd: an older Lustre, for another stock kernel.
 # TESTS='-k cksum' runs some of the tests; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
 test-lustre: lustre-module
-	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
+	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_link_flap.py \
 		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tunables.py tests-vm/test_lustre_scale.py \
 		tests-vm/test_lustre_failover.py tests-vm/test_lustre_sanity.py) $(TESTS)
 
@@ -151,7 +151,7 @@ test-kcsan:
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'not memory and not fit and not hundred and not 100 and not under_way' \
 		tests-vm/test_kcsan_works.py tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py \
-		tests-vm/test_links.py tests-vm/test_close_under_load.py tests-vm/test_faults_device.py $(TESTS)
+		tests-vm/test_link_flap.py tests-vm/test_close_under_load.py tests-vm/test_faults_device.py $(TESTS)
 
 # Builds without histograms, and without lines for LNet's debug log, to measure what these cost.
 no-times no-dk:

@@ -17,7 +17,7 @@
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
 
-/* misc.c */
+/* kernel_core.c */
 void ro2ib_spin_lock_bh(spinlock_t *lock);
 void ro2ib_spin_unlock_bh(spinlock_t *lock);
 int ro2ib_spin_trylock_bh(spinlock_t *lock);

@@ -23,7 +23,7 @@ mod debugfs_tests;
 #[path = "kernel_crate.rs"]
 mod kernel_crate_tests;
 #[cfg(CONFIG_KCSAN)]
-#[path = "races.rs"]
+#[path = "deliberate_race.rs"]
 mod races_tests;
 #[path = "rdma.rs"]
 mod rdma_tests;

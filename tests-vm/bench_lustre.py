@@ -22,7 +22,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "scripts")]
 
-import latency  # noqa: E402
+import measure_latency  # noqa: E402
 import lustre  # noqa: E402
 from bench import judge  # noqa: E402
 from bench.count import Counter  # noqa: E402
@@ -159,16 +159,16 @@ STORM, SETTLED = 100, 15
 def timed(tree, args):
     """Measures pairs of latencies in the order A B, B A, ..., and raw verbs after each."""
     seen, verbs = {OURS: [], KO: []}, []
-    guests_have = {"tools": latency.TOOLS, "modules": latency.MODULES}
+    guests_have = {"tools": measure_latency.TOOLS, "modules": measure_latency.MODULES}
     with tree.pair(vcpus=args.vcpus, **guests_have) as guests:
         for i in range(args.pairs):
             for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
-                seen[lnd].append(latency.lnet(guests, lnd, args.options))
-            verbs.append(latency.raw(guests))
+                seen[lnd].append(measure_latency.lnet(guests, lnd, args.options))
+            verbs.append(measure_latency.raw(guests))
             print(f"pair {i + 1} of {args.pairs}", file=sys.stderr, flush=True)
     print(f"one GET at a time, {args.pairs} pairs, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
     print("ratio < 1: ro2iblnd is faster\n")
-    print(latency.table(seen, verbs))
+    print(measure_latency.table(seen, verbs))
 
 
 def name_of(cell):

@@ -2,7 +2,7 @@
 """Two nodes whose interface is a bond of two slaves, with an RDMA device each.
 
 A stock kernel has a bonding driver. The test kernel has none: its module is built from the kernel's own sources, once
-for each kernel. ib_bond.c has the part that rxe needs to receive below a bond.
+for each kernel. rxe_bond.c has the part that rxe needs to receive below a bond.
 """
 
 import os
@@ -55,7 +55,7 @@ def bonding():
 
 def files():
     """Returns the modules that a guest needs for a bond."""
-    return [bonding(), os.path.join(BUILT, "tests-vm", "modules", "ib_bond.ko")]
+    return [bonding(), os.path.join(BUILT, "tests-vm", "modules", "rxe_bond.ko")]
 
 
 def modules():

@@ -9,7 +9,7 @@ import time
 
 from conftest import LOGS, ROOT
 from faults import slow
-from flow import DEBUGFS
+from counters import DEBUGFS
 from nodes import PATIENCE
 
 REPORT = os.path.join(ROOT, "scripts", "ro2ib-report")

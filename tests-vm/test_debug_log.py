@@ -4,7 +4,7 @@ checks LNet's own."""
 
 import re
 
-from flow import conn
+from counters import conn
 from nodes import CTL, until, up
 
 NETERROR, NET, LND = 0x100, 0x200, 0x800

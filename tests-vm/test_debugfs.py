@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 
-from flow import DEBUGFS, conns
+from counters import DEBUGFS, conns
 from nodes import PATIENCE, up, until
 
 

@@ -11,7 +11,7 @@ import pytest
 import vm
 from device_kinds import DEVICES, UNUSABLE
 from faults import close_all, slow
-from flow import DEBUGFS, balanced, polls, rnr
+from counters import DEBUGFS, balanced, polls, rnr
 from nodes import Node, parse, until, up
 
 DMA, ENGINE = (f"/sys/module/{module}/parameters" for module in ("ib_dma", "ib_engine"))

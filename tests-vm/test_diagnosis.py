@@ -12,7 +12,7 @@ import re
 
 import pytest
 from faults import ROCE, Filter, Load, module_range, nft, silence
-from flow import conns, failing
+from counters import conns, failing
 from nodes import PATIENCE, until, up
 from test_debugfs import lines
 from test_operator import write

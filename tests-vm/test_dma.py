@@ -7,7 +7,7 @@ Several devices of `--device` have that, too.
 
 import pytest
 from faults import close_all
-from flow import balanced
+from counters import balanced
 from nodes import Node, until, up
 from test_device_kinds import traffic
 

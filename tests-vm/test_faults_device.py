@@ -6,7 +6,7 @@ import time
 import pytest
 import vm
 from faults import SLOW, Ledger, Load, close_all, debug_nis, nft, ping_until, silence, timed
-from flow import DEBUGFS
+from counters import DEBUGFS
 from nodes import PATIENCE, Node, parse, until, up
 from test_faults_cm import report
 

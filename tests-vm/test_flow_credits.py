@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 from faults import silence
-from flow import STALL_US, balanced, conn, conns, depths, failing, past, rise, rnr, sane, timed
+from counters import STALL_US, balanced, conn, conns, depths, failing, past, rise, rnr, sane, timed
 from nodes import until, up
 
 # Takes minutes: part of `make test-long`.

@@ -2,7 +2,7 @@
 """Depth of the queues: the depth that both ends agree on, and their behaviour when the device has no room for it."""
 
 import pytest
-from flow import balanced, conns, depths, failing
+from counters import balanced, conns, depths, failing
 from nodes import until, up
 
 # Takes minutes: part of `make test-long`.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """The kernel with KCSAN detects data races of Rust code: one race is deliberate. Run by `make test-kcsan`, which builds
-the module with it (tests-kunit/races.rs)."""
+the module with it (tests-kunit/deliberate_race.rs)."""
 
 import os
 import re

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from faults import SLOW, Inject, Load, silence, slow
-from flow import conns
+from counters import conns
 from nodes import PATIENCE, Node, until, up
 from test_hostile_connect import counted
 from test_operator import write

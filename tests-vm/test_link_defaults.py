@@ -5,7 +5,7 @@ at any speed."""
 import time
 
 from faults import SLOW, close_all
-from flow import DEBUGFS, balanced, depths
+from counters import DEBUGFS, balanced, depths
 from nodes import Node, parse, until, up
 
 PROFILE = "/sys/module/ib_imitate/parameters"

@@ -7,7 +7,7 @@ import time
 
 import lustre
 import pytest
-from flow import failing, rnr
+from counters import failing, rnr
 from lustre import DEBUGFS, KO, OURS
 from nodes import until
 from test_lustre import LUSTRE, WITH_OURS, assert_ping, names, nodes, ping_until, tree, up  # noqa: F401

@@ -4,7 +4,7 @@
 import time
 
 import pytest
-from flow import balanced, conn, conns, no_memory
+from counters import balanced, conn, conns, no_memory
 from nodes import until, up
 
 # Seconds without memory.

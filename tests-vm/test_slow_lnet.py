@@ -3,7 +3,7 @@
 
 import pytest
 from faults import slow, timed
-from flow import conn, conns
+from counters import conn, conns
 from nodes import until, up
 from test_hostile_connect import counted
 

@@ -13,10 +13,10 @@ CONNS = 4
 
 
 @pytest.fixture(scope="module")
-def rc_ports(tmp_path_factory):
+def count_source_ports(tmp_path_factory):
     """Builds the program that counts packets."""
-    out = str(tmp_path_factory.mktemp("rc_ports") / "rc_ports")
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rc_ports.c")
+    out = str(tmp_path_factory.mktemp("count_source_ports") / "count_source_ports")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "count_source_ports.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-static", "-o", out, source], check=True)
     return out
 
@@ -26,11 +26,11 @@ def capture(node):
     """Yields a dictionary that afterwards has the packets of reliable connections that left the node, by UDP source
     port."""
     guest, seen = node.guest, {}
-    job = guest.spawn("exec /files/rc_ports eth0")
+    job = guest.spawn("exec /files/count_source_ports eth0")
     # The socket is bound to the interface, and gets all protocols.
     until(lambda: " 0003 " in guest.check("cat /proc/net/packet"), "the capture runs")
     yield seen
-    guest.check("kill $(pidof rc_ports)")
+    guest.check("kill $(pidof count_source_ports)")
     status, out = job.wait()
     assert status == 0, out
     seen.update((int(port), int(n)) for port, n in (line.split() for line in out.splitlines()))
@@ -43,9 +43,9 @@ def sources(node):
     return sorted(port for port in ports if port != 987)
 
 
-def test_each_connection_to_a_peer_has_a_udp_port_of_its_own(boot_pair, rc_ports):
+def test_each_connection_to_a_peer_has_a_udp_port_of_its_own(boot_pair, count_source_ports):
     """Each of four connections has its own UDP source port, the same one after a reconnect, and a privileged port."""
-    a, b = (Node(g) for g in boot_pair(files=[rc_ports]))
+    a, b = (Node(g) for g in boot_pair(files=[count_source_ports]))
     up(a, b, conns_per_peer=CONNS)
     rounds = []
     for _ in range(2):

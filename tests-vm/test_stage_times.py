@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Times of messages by stage, ends of a peer's connections, and notices of a device."""
 
-from flow import conns
+from counters import conns
 from nodes import until, up
 from test_debugfs import lines
 from tracing import times

@@ -10,7 +10,7 @@ import time
 import pytest
 import vm
 from faults import SLOW, Load, ping_until
-from flow import conn, past
+from counters import conn, past
 from nodes import until, up
 from screen import Screen
 from test_debugfs import causes, events

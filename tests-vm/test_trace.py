@@ -12,7 +12,7 @@ import time
 import pytest
 import vm
 from conftest import LOGS, ROOT
-from flow import conn, conns
+from counters import conn, conns
 from nodes import until, up
 from test_stock_kernels import KERNELS, boot_stock
 from tracing import EVENTS, TRACEFS, Tracing, mount, times, value

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from faults import Inject
-from flow import balanced, polls, rise
+from counters import balanced, polls, rise
 from nodes import up
 
 SIZES = (0, 1, 3976, 3977, 4096, 65536, 1048576)

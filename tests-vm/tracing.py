@@ -3,7 +3,7 @@
 
 import re
 
-from flow import DEBUGFS
+from counters import DEBUGFS
 
 TRACEFS = "/sys/kernel/tracing"
 EVENTS = (

@@ -5,7 +5,7 @@ runs under lnet_lite (test_tunables.py) and under real LNet (test_lustre_tunable
 import re
 
 from faults import ROCE, Heard, silence
-from flow import conn
+from counters import conn
 from nodes import until
 from test_operator import PARAMS, debugfs, write
 from vm import link_name

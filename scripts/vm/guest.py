@@ -55,7 +55,7 @@ MACHINES = {
 
 
 class Bond(NamedTuple):
-    """Active-backup bond; it needs bonding.ko and ib_bond.ko among the files of a guest."""
+    """Active-backup bond; it needs bonding.ko and rxe_bond.ko among the files of a guest."""
 
     mac: str  # fail_over_mac: none, active
     devices: tuple  # the interfaces with an RDMA device: slaves, or the bond

@@ -63,7 +63,7 @@ def setup_bond(guest):
         f"insmod /files/bonding.ko max_bonds=0 && ip link add bond0 mtu 4200 type bond mode active-backup miimon 100 fail_over_mac {mac}"
     )
     if "bond0" not in guest.bond.devices:
-        guest.check("insmod /files/ib_bond.ko")
+        guest.check("insmod /files/rxe_bond.ko")
     for rail in range(2):
         enslave(guest, rail)
         guest.check(THREADED.format(rail=rail))

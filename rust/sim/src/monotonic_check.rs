@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use simc::{
-    misc::{
+    kernel_core::{
         self,
         Dentry, //
     },
@@ -31,7 +31,7 @@ pub fn watch(node: usize) {
     let mut sums = Sums::default();
     let rng = &mut Rng::new(node as u64);
     for _ in 0..LOOKS {
-        for file in misc::files(node) {
+        for file in kernel_core::files(node) {
             let _ = sums.cat(file);
         }
         sched::sleep(match rng.below(8) {
@@ -50,7 +50,7 @@ impl Sums {
     /// Reads that file, and adds up its counters.
     pub fn cat(&mut self, file: *mut Dentry) -> String {
         let before = w().faults;
-        let text = misc::cat(file);
+        let text = kernel_core::cat(file);
         // Without memory for it, a list is incomplete.
         if w().faults == before {
             self.look(&text);

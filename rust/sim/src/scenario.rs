@@ -21,13 +21,13 @@ use simc::{
             ro2ib_tuning, //
         }, //
     },
+    kernel_core,
     lnet::{
         self,
         Life,
         Link,
         Ni, //
     },
-    misc,
     rng::Rng,
     sched::{
         self,
@@ -1436,7 +1436,7 @@ fn happens(step: Step, punctual: bool) {
                     let _ = lnet::control(ni, 4, peer);
                     let _ = lnet::control(ni, 5, 0);
                 }
-                for file in misc::files(node) {
+                for file in kernel_core::files(node) {
                     let text = sums.cat(file);
                     if telling() {
                         for line in text.lines() {

@@ -12,18 +12,18 @@ use std::{
 
 use simc::{
     dma,
+    kernel_core,
     lnet::{
         self,
         Life,
         Ni, //
     },
-    misc,
     sched::{
         self,
         Kind,
         MS, //
     },
-    trace,
+    trace_check,
     verbs,
     world::{
         violation,
@@ -104,7 +104,10 @@ fn lost() -> Option<String> {
     for node in 0..w().nodes.len() {
         let ends = ends.clone();
         let tid = sched::spawn(node, Kind::Process, "credits", move || {
-            let text: String = misc::files(node).into_iter().map(misc::cat).collect();
+            let text: String = kernel_core::files(node)
+                .into_iter()
+                .map(kernel_core::cat)
+                .collect();
             let conns = text.lines().map(words).filter(|line| is(line, "conn"));
             ends.borrow_mut()
                 .extend(conns.filter_map(|line| End::of(&line)));
@@ -144,8 +147,8 @@ fn differs(node: usize, past: &Past) -> Option<String> {
         tuned,
         broken,
     } = past.clone();
-    let files = misc::files(node);
-    let text: String = files.iter().copied().map(misc::cat).collect();
+    let files = kernel_core::files(node);
+    let text: String = files.iter().copied().map(kernel_core::cat).collect();
     let lines: Vec<Vec<(&str, &str)>> = text.lines().map(words).collect();
     let of = |key: &str| -> Vec<&Vec<(&str, &str)>> {
         lines.iter().filter(|line| is(line, key)).collect()
@@ -184,13 +187,13 @@ fn differs(node: usize, past: &Past) -> Option<String> {
             }
         }
     }
-    let told = trace::told(node);
+    let told = trace_check::told(node);
     if plan.looked_at {
         if posts && told.posts != truth.tx_msgs {
             let posts = told.posts;
             return Some(format!("post {posts} times, and it was {}", truth.tx_msgs));
         }
-        if let Some(stall) = trace::stalls(node).first() {
+        if let Some(stall) = trace_check::stalls(node).first() {
             return Some(format!(
                 "that it stands still, and nothing is queued: {stall}"
             ));

@@ -10,10 +10,10 @@
 //! | file | what it stands for |
 //! |---|---|
 //! | `sched` | tasks, time, and the choice of the next task |
-//! | `mem`, `lock`, `work`, `misc` | the kernel: memory, locks with lockdep, work queues, trees |
+//! | `mem`, `lock`, `work`, `kernel_core` | the kernel: memory, locks with lockdep, work queues, trees |
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
-//! | `lnet`, `trace` | LNet and the C shim |
+//! | `lnet`, `trace_check` | LNet and the C shim |
 //! | `true_counts` | true counts of a driver, to compare with its own counters |
 //! | `byzantine` | a peer that breaks the protocol |
 //! | `world` | a world: nodes, the faults of a run, the checks |
@@ -38,13 +38,13 @@ pub mod cq;
 pub mod decl;
 pub mod dma;
 pub mod hash;
+pub mod kernel_core;
 pub mod lnet;
 pub mod lock;
 pub mod mem;
-pub mod misc;
 pub mod rng;
 pub mod sched;
-pub mod trace;
+pub mod trace_check;
 pub mod true_counts;
 pub mod verbs;
 pub mod work;

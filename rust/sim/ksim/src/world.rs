@@ -23,10 +23,10 @@ use crate::{
     },
     dma,
     hash::Map,
+    kernel_core,
     lnet,
     lock,
     mem,
-    misc,
     rng::Rng,
     sched::{
         self,
@@ -35,7 +35,7 @@ use crate::{
         SEC,
         US, //
     },
-    trace,
+    trace_check,
     true_counts::Truth,
     verbs::{
         self,
@@ -302,7 +302,7 @@ pub struct World {
     /// Running timers, and the node of each.
     pub timers: Map<usize, usize>,
     /// Files of debugfs.
-    pub dentries: Vec<*mut misc::Dentry>,
+    pub dentries: Vec<*mut kernel_core::Dentry>,
     /// Behaviour of adapters.
     pub family: verbs::Family,
     /// Source of its times.
@@ -346,7 +346,7 @@ pub struct World {
     /// Number of lines printed, by level.
     pub printed: [u64; 8],
     /// Contents of the trace events.
-    pub trace: trace::Seen,
+    pub trace: trace_check::Seen,
     /// Devices with this address, from this number on, take [`verbs::HANGS`] for each command.
     pub hangs: Option<(u32, usize)>,
     /// Number of such commands that are under way.
@@ -450,12 +450,12 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         calls: [0; FAULTS],
         faults: 0,
         printed: [0; 8],
-        trace: trace::Seen::default(),
+        trace: trace_check::Seen::default(),
         hangs: None,
         hung: 0,
         foul: None,
     });
-    trace::begin(looked_at || tell);
+    trace_check::begin(looked_at || tell);
     WORLD.with(|c| c.set(Box::into_raw(world)));
 }
 
@@ -732,7 +732,7 @@ pub fn unload_unseen() {
     if telling() {
         say(&format!("node {node}: the module is unloaded"));
     }
-    trace::unloaded(node);
+    trace_check::unloaded(node);
 }
 
 /// Checks that no node has objects left. [`clean`] of a node takes longer the larger the world is,
@@ -779,7 +779,7 @@ pub fn clean(node: usize) {
         world.timers.values().filter(|t| **t == node).count(),
         "timers",
     );
-    count(misc::entries(node), "files of debugfs");
+    count(kernel_core::entries(node), "files of debugfs");
     count(cm::left(node), "ids");
     count(lnet::left(node), "messages");
     count(usize::from(!n.ops.is_null()), "registrations");
@@ -818,7 +818,7 @@ pub fn power_off(node: usize) {
     }
     cm::forget(node);
     lnet::forget(node);
-    trace::forget(node);
+    trace_check::forget(node);
     world.works.forget(node);
     world.timers.retain(|_, n| *n != node);
     mem::forget(node);
@@ -855,7 +855,7 @@ pub fn power_on(node: usize) {
     n.net_lock = lock::new(c"lnet_net_lock");
     n.rtnl = lock::new(c"rtnl_mutex");
     for d in w().dentries.clone() {
-        misc::forget(d, node);
+        kernel_core::forget(d, node);
     }
     for slot in 0..w().plan.nodes[node].devs {
         new_device(node, slot);

@@ -25,7 +25,12 @@ use ratatui::{
 };
 
 use super::{
-    columns::{
+    fit::{
+        first,
+        fit,
+        wrap, //
+    },
+    table::{
         bars,
         clock,
         cut,
@@ -36,11 +41,6 @@ use super::{
         style,
         CONN_COLUMNS,
         EVENT_COLUMNS, //
-    },
-    fit::{
-        first,
-        fit,
-        wrap, //
     },
     App,
     Item, //

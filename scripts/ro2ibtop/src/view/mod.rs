@@ -3,10 +3,10 @@
 //! The screen: NIs, then peers and connections with problems first, then the last ends. This file chooses
 //! content and order.
 
-mod columns;
 mod draw;
 mod fit;
 mod nis;
+mod table;
 
 use std::cmp::Reverse;
 
@@ -21,7 +21,7 @@ use crate::{
         Level,
         Verdict,
         Way, //
-    },
+    }, //
 };
 
 /// Order of the list.

@@ -18,17 +18,17 @@ use ratatui::{
 };
 
 use super::{
-    columns::{
+    fit::{
+        first,
+        wrap, //
+    },
+    table::{
         bars,
         named,
         rest,
         row,
         style,
         NI_COLUMNS, //
-    },
-    fit::{
-        first,
-        wrap, //
     },
     App, //
 };

@@ -37,17 +37,17 @@ static struct kprobe probe = {
 	.pre_handler = ask_the_slave,
 };
 
-static int __init ib_bond_init(void)
+static int __init rxe_bond_init(void)
 {
 	return register_kprobe(&probe);
 }
-module_init(ib_bond_init);
+module_init(rxe_bond_init);
 
-static void __exit ib_bond_exit(void)
+static void __exit rxe_bond_exit(void)
 {
 	unregister_kprobe(&probe);
 }
-module_exit(ib_bond_exit);
+module_exit(rxe_bond_exit);
 
 MODULE_DESCRIPTION("Lets rxe receive below a bond");
 MODULE_LICENSE("GPL");

@@ -3,7 +3,7 @@
  * Counts the RoCE v2 packets of reliable connections that leave an interface, by
  * their UDP source port, until SIGTERM. Prints lines of "<port> <packets>".
  *
- *	rc_ports <interface>
+ *	count_source_ports <interface>
  */
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 	s = socket(AF_PACKET, SOCK_DGRAM, 0);
 	on.sll_ifindex = argc == 2 ? (int)if_nametoindex(argv[1]) : 0;
 	if (s < 0 || !on.sll_ifindex || bind(s, (void *)&on, sizeof(on))) {
-		perror("rc_ports");
+		perror("count_source_ports");
 		return 1;
 	}
 	sigaction(SIGTERM, &on_term, NULL);

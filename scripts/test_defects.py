@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks that the faults of scripts/mutants and scripts/sim-defects fit the code. Run: pytest scripts"""
+"""Checks that the faults of scripts/proto-defects and scripts/sim-defects fit the code. Run: pytest scripts"""
 
 import importlib.machinery
 import importlib.util
@@ -23,7 +23,7 @@ def places(file, text):
 
 
 def test_each_fault_has_one_place():
-    assert [name for name, file, old, new in load("mutants").MUTANTS if places(file, old) != 1 or new == old] == []
+    assert [name for name, file, old, new in load("proto-defects").MUTANTS if places(file, old) != 1 or new == old] == []
 
 
 def test_each_old_defect_has_its_places():

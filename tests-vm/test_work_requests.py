@@ -2,7 +2,7 @@
 """Cost of an operation: work requests, doorbells and completions."""
 
 import pytest
-from flow import balanced, rise, timed
+from counters import balanced, rise, timed
 from nodes import up
 
 # Takes minutes: part of `make test-long`.

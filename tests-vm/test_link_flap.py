@@ -14,7 +14,7 @@ import pytest
 from device_kinds import DEVICES
 from faults import SLOW, Ledger, Load, answered, ping_until, silence, slow
 from link_flap import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
-from flow import DEBUGFS, conns
+from counters import DEBUGFS, conns
 from nodes import Node, until, up
 from test_debugfs import lines
 from test_stage_times import Notices

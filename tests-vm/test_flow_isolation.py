@@ -5,7 +5,7 @@ import statistics
 import time
 
 import pytest
-from flow import DEBUGFS, FAIL, balanced, conn, conns, no_memory, rnr, timed
+from counters import DEBUGFS, FAIL, balanced, conn, conns, no_memory, rnr, timed
 from nodes import until, up
 
 # Takes minutes: part of `make test-long`.
