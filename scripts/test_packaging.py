@@ -362,7 +362,7 @@ case $1 in status) echo installed ;; build) mkdir -p {log.parent} && cp {tmp_pat
     modinfo.write_text("#!/bin/sh\necho /lib/modules/ro2iblnd.ko\n")
     modinfo.chmod(0o755)
     preflight = source / "scripts/preflight"
-    says = "preflight: /lib/modules/ro2iblnd.ko is signed by nobody"
+    says = "preflight: /lib/modules/ro2iblnd.ko is not signed"
     preflight.write_text(f'#!/bin/sh\ncase $* in *-b*) exit 0 ;; esac\necho "{says}" >&2\nexit 1\n')
     done = subprocess.run([source / "scripts/dkms-rebuild", KERNEL], env=env, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count(says) == 2, done

@@ -347,7 +347,7 @@ def as_nobody(node, *args):
     for path in [node.root, *node.root.parents]:
         if not path.stat().st_mode & 0o001:
             if "pytest-" not in str(path):
-                pytest.skip(f"nobody else may enter {path}")
+                pytest.skip(f"no other user may enter {path}")
             path.chmod(path.stat().st_mode | 0o055)
     command = [
         "setpriv",

@@ -70,9 +70,9 @@ def remedy(said):
     assert found, f"not in reference.md: {said}"
     _, where, todo = max(found)
     if todo.startswith("see the cause"):
-        causes = [cells for _, cells in rows("Causes, and what LNet is told") if cells[0] in said]
+        causes = [cells for _, cells in rows("Causes and their LNet status") if cells[0] in said]
         assert causes, f"reference.md has no such cause: {said}"
-        where, todo = "Causes, and what LNet is told", causes[0][-1]
+        where, todo = "Causes and their LNet status", causes[0][-1]
     assert todo, f"reference.md has no action for: {said}"
     return where, todo
 
@@ -196,7 +196,7 @@ class Trouble:
                     waiting.remove(look)
                     self.take(look, said, spent)
             missing = [f"{type(look).__name__} of {look.node.guest.name}: {look.words}" for look in waiting]
-            assert not waiting or spent < limit(), f"{self.name}: after {spent:.0f} s nobody says {missing}"
+            assert not waiting or spent < limit(), f"{self.name}: after {spent:.0f} s there is no line {missing}"
             time.sleep(0.2 if waiting else 0)
         for node in self.nodes:
             if not any(isinstance(look, Top) and look.node is node for look in looks):
@@ -218,7 +218,7 @@ class Trouble:
 
     def row(self):
         """Returns the row of the table. results.md has a row of that name, too."""
-        assert self.heading in self.headings, f"nothing that was said of {self.name} is under {self.heading}, but under {self.headings}"
+        assert self.heading in self.headings, f"the lines about {self.name} are not under {self.heading}, but under {self.headings}"
         assert f"\n| {self.name} |" in MEASURED, f"results.md has no row of {self.name}"
         after = ["" if spent is None else f"{spent:.1f}" for spent in self.after]
         cells = [self.name, self.how, *("<br>".join(dict.fromkeys(cell)) or "nothing" for cell in self.cells), *after, self.heading]

@@ -66,7 +66,7 @@ class Rail:
                 assert last["status"] == "up" and last["fatal_error"] == 0, self.told()
                 assert any(own["health value"] == WHOLE for own, _peer in looks), self.told()
             else:
-                assert count > was, f"nobody's registrations were refused\n{self.told()}"
+                assert count > was, f"no registration was refused\n{self.told()}"
         assert marred, f"LNet finds the rail healthy\n{self.told()}"
         self.assert_works()
 

@@ -8,7 +8,7 @@ from counters import conn
 from nodes import CTL, until, up
 
 NETERROR, NET, LND = 0x100, 0x200, 0x800
-NOBODY = "10.0.0.77@o2ib"
+NO_HOST = "10.0.0.77@o2ib"
 
 
 def taken(node):
@@ -30,10 +30,10 @@ def test_only_what_went_wrong(nodes):
     up(a, b)
     a.traffic(b, op="mix", size=20000, count=40)
     assert taken(a) == [] and taken(b) == []
-    a.ctl(f"ping {NOBODY} timeout=20", ok=False)
+    a.ctl(f"ping {NO_HOST} timeout=20", ok=False)
     lines = taken(a)
     assert lines and {mask for mask, _place, _text in lines} == {NETERROR}, lines
-    assert any(f"{NOBODY}: connecting failed: " in text for _mask, _place, text in lines), lines
+    assert any(f"{NO_HOST}: connecting failed: " in text for _mask, _place, text in lines), lines
 
 
 def test_the_limit_is_the_consoles(nodes):
@@ -81,7 +81,7 @@ def test_each_message(nodes):
     a.set(debug=NETERROR)
     b.set(subsystem_debug=0x7FFFFFFF & ~LND)
     a.traffic(b, op="mix", size=20000, count=40)
-    b.ctl(f"ping {NOBODY} timeout=20", ok=False)
+    b.ctl(f"ping {NO_HOST} timeout=20", ok=False)
     assert taken(a) == [] and taken(b) == []
     b.set(subsystem_debug=LND)
     a.ping(b)

@@ -19,7 +19,7 @@ from test_operator import write
 from diagnosis import Debugfs, Log, Top, Trouble, keep, pattern, remedy, screen
 from diagnosis import write as write_table
 
-READING, BY_TOP, CAUSES = "Reading the log", "Verdicts of ro2ibtop", "Causes, and what LNet is told"
+READING, BY_TOP, CAUSES = "Reading the log", "Verdicts of ro2ibtop", "Causes and their LNet status"
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +359,7 @@ def test_exhausted_regions(pair, stage):
 def test_wrong_address(pair, stage):
     """No node has the address."""
     a, _b = pair
-    with stage("wrong address", "a NID is asked for whose address nobody has", CAUSES) as trouble:
+    with stage("wrong address", "a node connects to a NID whose address no host has", CAUSES) as trouble:
         ping = a.guest.spawn(a.ctl_script("ping 10.0.0.77@o2ib timeout=40"))
         trouble.sees(
             Log(a, "<peer>: connecting failed: unreachable"),

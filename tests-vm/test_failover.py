@@ -94,7 +94,7 @@ def fail_over(nodes, count, record_property, what):
         for node, told in notices.items():
             # One notice for each move, with the device that the NI has then. None if the device is the same.
             want = moves[node]
-            until(lambda: told.of("device_moved") == want, f"{node.guest.name} is told of {want}")  # noqa: B023
+            until(lambda: told.of("device_moved") == want, f"{node.guest.name} gets the notices {want}")  # noqa: B023
             assert not told.of("device_gone") and not told.of("device_back")
     report(
         record_property,

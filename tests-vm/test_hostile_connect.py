@@ -263,7 +263,7 @@ def test_frequent_connect_requests_are_rate_limited(nodes, evil):
             made, took = made + more, time.monotonic() - begun
             assert other in (None, "none") and (more or other) and made < 5000, f"{made} in {took:.0f} s, then {other}"
             if took > 300 and made / took < 12:
-                slow = f"on this host no more than {made / took:.0f} a second are made, which is what anybody may"
+                slow = f"on this host no more than {made / took:.0f} a second are made, which the limit allows"
                 break
         else:
             slow = None

@@ -247,7 +247,7 @@ def test_accepted_depth_is_remembered(nodes, pytestconfig):
     """The driver remembers the depth that a peer accepts. A write to a setting other than the depth asks no peer for a
     larger depth. A peer that accepts less is asked once, and not again for each connection."""
     if pytestconfig.getoption("--device") in ("hfi1", "least"):
-        pytest.skip("its regions or queues are not enough for a depth of 32, so nobody is asked for it")
+        pytest.skip("its regions or queues are not enough for a depth of 32, so the node does not request it")
     a, b = nodes
     up(a, conns_per_peer=3, peer_credits=32)
     up(b, conns_per_peer=3)

@@ -57,7 +57,7 @@ def test_one_sided_flood(nodes, pairing, depth, request):  # noqa: F811
     sender, receiver = nodes(pairing)
     peer_credits, failures = DEPTHS[depth]
     if failures and sender.guest.run(f"test -d {DEBUGFS}/fail_function")[0]:
-        pytest.skip("this kernel cannot be told to fail, which is how such a depth is had")
+        pytest.skip("this kernel has no fault injection, which the test needs for such a depth")
     load(sender, receiver, peer_credits)
     ours, other = (sender, receiver) if sender.lnd == OURS else (receiver, sender)
     connect(ours, other, failures)

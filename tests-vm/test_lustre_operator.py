@@ -25,7 +25,7 @@ from test_lustre import (  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
 
-NOBODY = f"10.0.0.77@{lustre.NET}"
+NO_HOST = f"10.0.0.77@{lustre.NET}"
 # Keys of `lnetctl net show` that ko2iblnd does not have.
 OF_OURS = {"retry_count", "rnr_retry_count", "keepalive", "queue_depth", "queue_depth_mbps", "older_connections"}
 OF_OURS |= {"probe"}
@@ -68,7 +68,7 @@ def test_old_commands(nodes, pairing):
         assert "<no peers>" in lctl(node, "peer_list")[1]
         # A wildcard always succeeds for connections, and never without peers.
         assert lctl(node, "disconnect") == (0, "")
-        for cmd in (f"disconnect {NOBODY}", f"del_peer {NOBODY}", "del_peer"):
+        for cmd in (f"disconnect {NO_HOST}", f"del_peer {NO_HOST}", "del_peer"):
             status, out = lctl(node, cmd)
             assert status == 1 and enoent in out, f"{node.lnd}: {cmd}: {out}"
     assert_ping(a, b)
@@ -102,7 +102,7 @@ def test_debug_peer(nodes, pairing):
                 at = found.end()
     ours = a if a.lnd == OURS else b
     # ko2iblnd logs nothing about a peer that does not exist.
-    status, out = ours.guest.run(f"lnetctl debug peer --nid {NOBODY}")
+    status, out = ours.guest.run(f"lnetctl debug peer --nid {NO_HOST}")
     assert status and "errno: -2" in out, out
 
 
@@ -148,15 +148,15 @@ def test_commands_beside(nodes, workdir):
         both(f"lctl --net {lustre.NET} {cmd}", plain)
     both("lnetctl debug peer --nid {peer}", console)
     # ko2iblnd logs nothing about a peer that does not exist.
-    both(f"lnetctl debug peer --nid {NOBODY}", console, same=False)
+    both(f"lnetctl debug peer --nid {NO_HOST}", console, same=False)
     both("lnetctl debug recovery --local", plain)
     both("lnetctl debug recovery --peer", plain)
     for cmd in ("disconnect", "del_peer"):
-        for nid in ("{peer}", NOBODY, ""):
+        for nid in ("{peer}", NO_HOST, ""):
             both(f"lctl --net {lustre.NET} {cmd} {nid}".rstrip(), plain)
-    both(f"lnetctl ping --timeout 5 {NOBODY}", plain)
-    ours, theirs = both(f"lctl dk, after lnetctl ping {NOBODY}", lambda node, _cmd: lnd_lines(node, f"lnetctl ping --timeout 5 {NOBODY}"))
-    assert f"{NOBODY}: connecting failed: " in ours and theirs, (ours, theirs)
+    both(f"lnetctl ping --timeout 5 {NO_HOST}", plain)
+    ours, theirs = both(f"lctl dk, after lnetctl ping {NO_HOST}", lambda node, _cmd: lnd_lines(node, f"lnetctl ping --timeout 5 {NO_HOST}"))
+    assert f"{NO_HOST}: connecting failed: " in ours and theirs, (ours, theirs)
     for node in (a, b):
         node.sh("lctl set_param debug=+net")
     both(
@@ -176,10 +176,10 @@ def test_debug_log(nodes):
     a.sh("lctl clear")
     assert_ping(a, b)
     assert own_lines(a) == []
-    a.ping(NodeStandIn(NOBODY), 5)
+    a.ping(NodeStandIn(NO_HOST), 5)
     lines = own_lines(a)
     assert lines and all(mask == neterror for mask, _place, _text in lines), lines
-    assert any(f"{NOBODY}: connecting failed: " in text for _mask, _place, text in lines), lines
+    assert any(f"{NO_HOST}: connecting failed: " in text for _mask, _place, text in lines), lines
 
     a.sh("lctl set_param debug=+net")
     lctl(a, f"disconnect {b.nid}")
@@ -199,7 +199,7 @@ def test_debug_log(nodes):
 
     a.sh("lctl set_param subsystem_debug=-lnd; lctl clear")
     assert_ping(a, b)
-    a.ping(NodeStandIn(NOBODY), 5)
+    a.ping(NodeStandIn(NO_HOST), 5)
     assert own_lines(a) == []
 
 

@@ -194,7 +194,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
         told = (
             f"{names(pairing)}: soak of {seconds} s, --seed {seed}: {len(soak.blows)} faults, "
             f"{(load.verified + trees.verified) / MIB:.0f} MiB verified ({trees.rounds} trees), "
-            f"{log.evictions()} evictions ({log.unasked()} for want of an NI), {log.by_mgs()} by the MGS, {log.lost()} imports lost, {log.timed_out()} RPCs timed out, "
+            f"{log.evictions()} evictions ({log.unasked()} because no NI was left), {log.by_mgs()} by the MGS, {log.lost()} imports lost, {log.timed_out()} RPCs timed out, "
             f"{soak.again.counts} messages sent again by client and server over the next connection, "
             f"longest stall {load.longest():.1f} s, longest I/O of fio {load.worst:.1f} s, unmounted in {unmounted:.1f} s, "
             f"took {took:.0f} s, load {load_average:.1f}\nmemory, KiB: {kept}\n{soak.table(load.rounds)}"

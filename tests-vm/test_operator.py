@@ -250,7 +250,7 @@ def test_settings_for_new_connections_are_logged(nodes, key, value, was):
         write(a, "ni_tune", f"*@o2ib {key}={now}")
         assert older(a) == n and older(b) == 0
     reconnect(a, b)
-    until(lambda: a.conns() == (2 if key == "conns_per_peer" else 3), "connected anew")
+    until(lambda: a.conns() == (2 if key == "conns_per_peer" else 3), "connected again")
     assert older(a) == 0
     b.ctl(f"conn close any from={b.nid}")
     until(lambda: a.conns() == 0, "closed")

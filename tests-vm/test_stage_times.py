@@ -139,10 +139,10 @@ def test_notices(nodes):
     a.ping(b)
     with Notices(a) as notices:
         a.guest.check("rdma link delete rxe0")
-        gone = until(lambda: notices.of("device_gone"), "it is told that it is gone")
+        gone = until(lambda: notices.of("device_gone"), "the notice device_gone")
         assert gone[0] == (a.nid, "rxe0"), gone
         a.guest.check("rdma link add rxe0 type rxe netdev eth0")
-        back = until(lambda: notices.of("device_back"), "it is told that it is back")
+        back = until(lambda: notices.of("device_back"), "the notice device_back")
         assert back[0] == (a.nid, "rxe0"), back
 
 
@@ -167,15 +167,15 @@ def test_a_broken_device_heals(nodes):
         with Notices(a) as notices:
             for _ in range(2):
                 says("fatal")
-                until(avoided, "LNet is told")
+                until(avoided, "LNet avoids the NI")
                 # The NI stays broken after other events.
                 says("port_err")
                 a.guest.check("sleep 0.5")
                 assert avoided() and health() == "broken"
                 says("port_active")
-                until(lambda: not avoided(), "LNet is told that it works again")
+                until(lambda: not avoided(), "LNet uses the NI again")
                 assert health() == "ok"
-            until(lambda: len(notices.of("device_back")) == 2, "all is told")
+            until(lambda: len(notices.of("device_back")) == 2, "both notices of device_back")
             assert notices.of("device_fatal") == [(a.nid, a.device)] * 2
         log = a.log()
         assert log.count(f"{a.nid}: the RDMA device reported a fatal error") == 2, log

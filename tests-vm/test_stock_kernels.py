@@ -32,7 +32,7 @@ def stock(*words, timeout=1800):
     if done.returncode != 0:
         reason = (done.stderr.splitlines() or ["?"])[-1]
         # Old releases leave the mirrors one day.
-        if re.search("to be had: .*(has no|404|Release file)", reason) or "takes root" in reason:
+        if re.search("available: .*(has no|404|Release file)", reason) or "takes root" in reason:
             pytest.skip(reason)
         lines = done.stderr.splitlines()
         # If builds run in parallel, the error that ends them is not in the last lines.

@@ -53,7 +53,7 @@ fn fragments(rd: &Descriptor<'_>) -> Vec<Fragment> {
     all
 }
 
-/// Does with a body as the LNet half does.
+/// Reads a body as the LNet half does.
 fn validate(body: &Body<'_>) {
     match body {
         Body::Immediate { hdr, payload } => {

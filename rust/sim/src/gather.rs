@@ -221,7 +221,7 @@ impl Place<'_> {
     fn work(&self) {
         loop {
             let seeds = {
-                let mut g = self.all.lock().expect("nobody panics");
+                let mut g = self.all.lock().expect("no thread panics");
                 if self.over(&g) {
                     return;
                 }
@@ -230,7 +230,7 @@ impl Place<'_> {
                 seeds
             };
             let rest = self.run(seeds);
-            let mut g = self.all.lock().expect("nobody panics");
+            let mut g = self.all.lock().expect("no thread panics");
             g.did(seeds, rest);
             self.save(&g);
         }
@@ -262,14 +262,14 @@ impl Place<'_> {
                 match (words.next(), words.next(), words.next()) {
                     (Some("FAIL"), Some(seed), Some(what)) => {
                         said = seed.parse().unwrap_or(0);
-                        self.all.lock().expect("nobody panics").fail(said, what);
+                        self.all.lock().expect("no thread panics").fail(said, what);
                     }
                     (Some("SUM"), ..) => sum = Sum::from_text(&line),
                     _ => println!("{line}"),
                 }
             }
             let rc = child.wait().expect("it is ours");
-            let mut g = self.all.lock().expect("nobody panics");
+            let mut g = self.all.lock().expect("no thread panics");
             if let Some(sum) = sum {
                 g.sum.add(&sum);
                 return count - sum.counts[0].min(count);
@@ -313,7 +313,7 @@ pub fn all(o: &Options) -> bool {
     };
     if let Some(path) = o.state.as_ref().filter(|p| fs::exists(p).unwrap_or(false)) {
         if g.go_on(&of_file(path)).is_none() {
-            eprintln!("{path} is not what this program writes; take it away to begin anew");
+            eprintln!("{path} is not what this program writes; remove it to start again");
             exit(2);
         }
         println!("goes on: {}", g.line(g.before.max(1.0)));
@@ -351,11 +351,11 @@ pub fn all(o: &Options) -> bool {
         if let Some(interval) = o.interval {
             scope.spawn(move || {
                 let mut last = Instant::now();
-                while !*done.lock().expect("nobody panics") {
+                while !*done.lock().expect("no thread panics") {
                     thread::sleep(Duration::from_millis(200));
                     if last.elapsed() >= Duration::from_secs(interval) {
                         last = Instant::now();
-                        let g = place.all.lock().expect("nobody panics");
+                        let g = place.all.lock().expect("no thread panics");
                         println!("{}", g.line(place.took(&g)));
                     }
                 }
@@ -364,10 +364,10 @@ pub fn all(o: &Options) -> bool {
         for worker in workers {
             let _ = worker.join();
         }
-        *done.lock().expect("nobody panics") = true;
+        *done.lock().expect("no thread panics") = true;
     });
     let place = place(0);
-    let g = place.all.lock().expect("nobody panics");
+    let g = place.all.lock().expect("no thread panics");
     let took = place.took(&g);
     for (kind, seeds) in &g.failed {
         let list: Vec<String> = seeds.iter().map(|s| s.0.to_string()).collect();

@@ -122,7 +122,7 @@ fn lost() -> Option<String> {
     );
     if says > is as u64 {
         return Some(format!(
-            "LNet is said to have {says} messages, and has {is}"
+            "the driver reports {says} messages that LNet holds, and LNet holds {is}"
         ));
     }
     for here in ends.iter() {

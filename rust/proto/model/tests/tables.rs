@@ -40,7 +40,7 @@ fn the_document_is_what_the_code_does() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == document(),
-        "write it anew: cargo run --bin tables > {path}"
+        "write it again: cargo run --bin tables > {path}"
     );
 }
 

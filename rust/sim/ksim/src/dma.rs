@@ -720,7 +720,7 @@ pub unsafe extern "C" fn ro2ib_dma_map_sgt(
     sched::point();
     let list = elements_mut(sgt);
     if used as usize != list.len() {
-        violation("a list has not as many fragments as was said");
+        violation("a list does not have the stated number of fragments");
     }
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
@@ -826,7 +826,7 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(
 ) {
     let list = elements_mut(sgt);
     if used as usize != list.len() {
-        violation("a list has not as many fragments as was said");
+        violation("a list does not have the stated number of fragments");
     }
     if list.iter().any(|sg| sg.page & GPU != 0) {
         violation("memory of a GPU is unmapped as if it were the system's");

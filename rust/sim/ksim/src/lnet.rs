@@ -527,7 +527,7 @@ unsafe fn hand_over(msg: *mut Msg) {
                 violation("a message was finalized, and then refused");
             }
             if rc == -(crate::decl::k::ENOMEM as i32) {
-                violation("a message is refused for want of memory: LNet does not send it again");
+                violation("a message is refused because memory is short: LNet does not resend it");
             }
             (*msg).owner = Owner::Core;
             finish(msg, rc);
@@ -901,7 +901,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
             }
         }
         if op >= w().lnet.ops.len() {
-            violation("a header came up that nobody sent");
+            violation("a header arrived that no node sent");
         }
         w().lnet.held += 1;
         let drops = world.rng.ppm(world.plan.no_match_ppm);
@@ -1045,7 +1045,7 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
         let closed = status == -(ECONNRESET as i32)
             || status == -(ECONNABORTED as i32) && health == LOCAL_DROPPED;
         if lost && stays && closed && !(*msg).refused {
-            violation("an answer is lost with its connection, and nobody sends it again");
+            violation("an answer is lost with its connection, and is not resent");
         }
         if (*msg).owner != Owner::Lnd {
             violation("a message is finalized that is not the driver's");
@@ -1092,7 +1092,7 @@ pub unsafe extern "C" fn ro2ib_lnet_prepare_resend(
             violation("a message is sent again that is not the driver's");
         }
         if m.tx.is_none() {
-            violation("a message is sent again that nobody has sent");
+            violation("a message is resent that LNet never sent");
         }
         if let Some(buf) = m.mem.filter(|buf| w().lnet.bufs[*buf].users <= 2) {
             let nob = w().lnet.bufs[buf].nob;
@@ -1183,10 +1183,10 @@ pub unsafe extern "C" fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age
     // SAFETY: NIs stay until the world ends.
     let known = unsafe { (*ni.cast::<Ni>()).nid >> 32 == nid >> 32 };
     if !known {
-        violation("a peer of another net is said to be gone");
+        violation("a peer of another net is reported as down");
     }
     if w().strict {
-        violation("a peer is said to be gone, and nothing is wrong");
+        violation("a peer is reported as down without a fault");
     }
     if age > sched::now() / SEC {
         violation("a peer was last heard before the node booted");
@@ -1194,7 +1194,7 @@ pub unsafe extern "C" fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age
     // SAFETY: As above.
     let node = unsafe { (*ni.cast::<Ni>()).node };
     if !w().lnet.met.contains(&(node, nid as u32)) {
-        violation("a peer is said to be gone that nobody here has asked for, and that has never been here");
+        violation("a peer is reported as down that this node never connected to, and that never connected to it");
     }
     w().lnet.notified += 1;
 }
@@ -1385,7 +1385,9 @@ pub fn refused_for_want(dev: *mut Dev) {
         |ni: *mut Ni| unsafe { (*ni).life == Life::Active && (*ni).told && !(*ni).bereft };
     let nis = published(dev);
     if world.prompt && world.faults == 0 && !nis.is_empty() && nis.into_iter().all(only_link) {
-        violation("who asks while the link goes is told that resources are missing");
+        violation(
+            "a request that arrives while the link goes down is rejected for missing resources",
+        );
     }
 }
 
@@ -1499,7 +1501,7 @@ pub unsafe extern "C" fn ro2ib_lnet_set_dma_device(_ni: *mut ro2ib_ni, dev: *mut
     lock::might_sleep("synchronize_rcu");
     // SAFETY: It stands for the RDMA device, and those stay until the world ends.
     if unsafe { dev.cast::<Dev>().as_ref() }.is_some_and(|dev| dev.gone) {
-        violation("LNet is told of a device that is gone");
+        violation("LNet is given a device that is gone");
     }
     sched::point();
 }

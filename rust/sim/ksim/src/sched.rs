@@ -654,7 +654,7 @@ pub fn run(max_steps: u64, max_time: u64) {
             return;
         }
         if s.steps > max_steps {
-            crate::world::fail("too many steps: somebody runs in circles");
+            crate::world::fail("too many steps: a task does not end");
             return;
         }
         if s.now > max_time {
@@ -663,7 +663,7 @@ pub fn run(max_steps: u64, max_time: u64) {
                     crate::world::say(&format!("{tid}:{} of node {} waits", task.name, task.node));
                 }
             }
-            crate::world::fail("too late: somebody waits for ever");
+            crate::world::fail("too late: a task waits for ever");
             return;
         }
         let tid = s.pick();

@@ -95,7 +95,7 @@ pub fn forget(node: usize) {
 pub fn unloaded(node: usize) {
     if let Some((_, ni, number)) = w().trace.ups.keys().find(|(of, _, _)| *of == node) {
         violation(&format!(
-            "the connection {number} of {ni} was up, and nobody is told of its end"
+            "the connection {number} of {ni} was up, and no event reported its end"
         ));
     }
 }
@@ -140,7 +140,7 @@ fn event<'a>(
     more: fmt::Arguments<'_>,
 ) -> Which<'a> {
     if ro2ib_trace_on.load(Ordering::Relaxed) & bit == 0 {
-        violation("an event that nobody looks at");
+        violation("an event that is not enabled");
     }
     w().trace.events += 1;
     // SAFETY: The driver passes a valid one.
@@ -390,7 +390,7 @@ pub unsafe extern "C" fn ro2ib_trace_close(
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, cause: *const u8) {
     if ro2ib_trace_on.load(Ordering::Relaxed) & ro2ib_trace_bit_RO2IB_TRACE_REFUSE == 0 {
-        violation("an event that nobody looks at");
+        violation("an event that is not enabled");
     }
     w().trace.events += 1;
     let (ni, peer) = (text(ni, RO2IB_TRACE_NID), text(peer, RO2IB_TRACE_NID));

@@ -492,7 +492,7 @@ pub unsafe extern "C" fn ro2ib_map_mr_sg(
     // SAFETY: By the contract of this function.
     let mr = unsafe { &mut *mr.cast::<Mr>() };
     if mr.active.is_some() {
-        violation("a region is mapped anew while its key is alive");
+        violation("a region is mapped again while its key is alive");
     }
     let list = dma::elements(sgt);
     if list.iter().any(|sg| sg.addr == 0) {

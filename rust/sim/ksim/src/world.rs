@@ -496,7 +496,7 @@ pub fn end() -> End {
     let world = w();
     if world.failed.is_none() && sched::any_left() {
         let left = sched::left();
-        fail(&format!("somebody waits for ever: {left:?}"));
+        fail(&format!("tasks wait for ever: {left:?}"));
     }
     sched::clear();
     if let Some(late) = lnet::written_late() {
@@ -950,7 +950,7 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
             sched::sleep_on(dev as usize);
         }
         if sched::now() - begun > REMOVAL_MAX {
-            violation("the removal of a device waits for somebody who waits for it");
+            violation("the removal of a device waits for a task that waits for the removal");
         }
         (*dev).gone = true;
         let left = (*dev).left();
