@@ -12,8 +12,6 @@ import pytest
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCUMENTS = "Documentation"
-# Parameters that ko2iblnd does not have.
-OURS = ("probe", "access", "ni_tune")
 LIMITS = {"INT_MIN": None, "INT_MAX": None, "U16_MAX": 65535}
 # Values with a current LNet; see test_the_default_timeout.
 NAMED = {"RO2IB_TIMEOUT_DEFAULT": "50"}
@@ -44,14 +42,6 @@ class Parameter:
             return None
         also = "0, " if self.zero else ""
         return f"{self.low}.." if self.high is None else f"{also}{self.low}..{self.high}"
-
-    def refused(self):
-        """Returns the refused values, in the words of migration.md, or None."""
-        if self.values:
-            return "other than " + self.range()
-        if self.low is None:
-            return None
-        return f"below {self.low}" if self.high is None else f"outside {self.range()}"
 
 
 @pytest.fixture(scope="module")
@@ -106,32 +96,6 @@ def test_every_parameter_is_in_the_man_page(code):
         name: ", ".join(filter(None, (p.kind, p.default, p.range(), "run" if p.runs else None)))
         for name, p in code.items()
     }
-
-
-def test_every_parameter_is_in_the_document(code):
-    """Compares type, default, range and mode."""
-    number = r"^\| `(\w+)` \| (\w+) \| `?(-?\w+)`? \|(.*?)\| (load|run) \|"
-    rows = {name: tuple(cells) for name, *cells in re.findall(number, read(DOCUMENTS, "parameters.md"), re.MULTILINE)}
-    text = r"^\| `(\w+)` \| empty \|"
-    rows |= {
-        name: ("string", "empty", "", "run")
-        for name in re.findall(text, read(DOCUMENTS, "parameters.md"), re.MULTILINE)
-    }
-    assert {name: (kind, default, range.strip(), mode) for name, (kind, default, range, mode) in rows.items()} == {
-        name: (p.kind, p.default, p.range() or ("any" if p.kind != "string" else ""), "run" if p.runs else "load")
-        for name, p in code.items()
-    }
-
-
-def test_refused_values_are_in_migration(code):
-    """Checks that migration.md has a row for each parameter of ko2iblnd with a range, with that range."""
-    told = {}
-    refused = r"^\| ((?:`\w+`(?:, )?)+) ((?:outside|below|other than) [-0-9., ]+?) \|.*\| refused[ ;|]"
-    for names, what in re.findall(refused, read(DOCUMENTS, "migration.md"), re.MULTILINE):
-        for name in re.findall(r"`(\w+)`", names):
-            assert name not in told
-            told[name] = what
-    assert told == {name: p.refused() for name, p in code.items() if p.refused() and name not in OURS}
 
 
 def test_ro2ibtop_watches_the_counters_of_lost_packets():
