@@ -1039,7 +1039,8 @@ fn flush_later(q: &mut Qp, queue: usize, wait: u64) {
         // SAFETY: The memory stays until the world ends.
         let q = unsafe { &mut *qp };
         q.flushing[queue] = false;
-        if q.gone {
+        // The device may have died since the queue pair entered the error state.
+        if q.gone || q.stuck {
             return;
         }
         if family(q.dev) == Family::Irdma && !cq::is_empty(q.cq) {
