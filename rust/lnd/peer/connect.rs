@@ -181,14 +181,21 @@ impl<C: Connection> Peer<C> {
             inner.conns.publish(conn);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
-        // A host that sends into a queue pair may have guessed its number.
-        let sure = conn.is_confirmed();
+        // The walk begins with the connections that were listed last. The request of a passive connection came when the
+        // connection was listed. So the incarnation of connections listed later is not older, even if `conn` waited
+        // long for the first message of the peer.
+        let mut is_later = !conn.is_active();
         self.for_each_conn(|other| {
-            // The other connection is of an earlier incarnation of the peer; or this one is, is already closed, and
-            // came late.
-            let is_over = || sure || other.is_doubted();
+            is_later &= !Arc::ptr_eq(other, conn);
+            let (old, new) = if is_later {
+                (conn, other)
+            } else {
+                (other, conn)
+            };
+            // A host that sends into a queue pair may have guessed its number.
+            let is_over = || new.is_confirmed() || old.is_doubted();
             if conn.is_up() && other.is_stale(known.stamp) && is_over() {
-                other.fail(Cause::PeerRestarted);
+                old.fail(Cause::PeerRestarted);
             } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
                 if other.is_active() && stale {
                     other.overtaken();
