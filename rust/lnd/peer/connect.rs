@@ -76,7 +76,9 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
         if attempts == 0 && !again {
             // Messages may wait for the release of a connection, which is running at this moment.
             this.serve_waiting();
-            this.forget_if_idle(None);
+            // LNet deletes the NI: the cause of the last attempt, which may have been the peer's, is not why messages
+            // fail.
+            this.forget_if_idle((!listed).then_some(Cause::Shutdown));
         }
         // The peer had its turn, and may not have used it; or a call was lost.
         this.peers.call_next();
