@@ -74,6 +74,8 @@ pub struct ReconnectState {
     /// Parameters known about the peer.
     pub known: PeerParams,
     active: u16,
+    /// Active attempts that have failed, and whose queue pairs are not drained yet.
+    closing: u16,
     passive: u16,
     /// An accepted request took too long to be established. Until a connection is established and no accepted request
     /// is left, accepted requests do not replace attempts of this node. Otherwise a series of such requests could do
@@ -130,6 +132,7 @@ impl ReconnectState {
         Self {
             known,
             active: 0,
+            closing: 0,
             passive: 0,
             slow: false,
             conns: 0,
@@ -252,9 +255,16 @@ impl ReconnectState {
         core::mem::replace(&mut self.due, false)
     }
 
-    /// Returns whether an active attempt is in flight (protocol section 4.8).
+    /// Returns whether an active attempt is in flight (protocol section 4.8). A failed attempt is not, although some
+    /// devices take long to drain its queue pair: a peer that rejects the requests of this node, and sends its own
+    /// instead, would lose each race.
     pub fn connecting(&self) -> bool {
-        self.active > 0
+        self.active > self.closing
+    }
+
+    /// Notes that an active attempt has failed. [`ReconnectState::failed`] follows when it is released.
+    pub fn closing(&mut self) {
+        self.closing = self.closing.saturating_add(1);
     }
 
     /// Returns the number of attempts that failed in a row.
@@ -424,6 +434,9 @@ impl ReconnectState {
         random: u32,
     ) -> AfterFailure {
         self.one_failed |= active && !self.first;
+        if active {
+            self.closing = self.closing.saturating_sub(1);
+        }
         self.attempt_over(active);
         if !active && self.due {
             // The attempt had not replaced a retry.
@@ -849,6 +862,31 @@ mod tests {
 
     /// Tests a peer with ko2iblnd, which rejects as long as a request of its own is in flight, even a lost one, but not
     /// more than 20 times: the next attempt does not wait for the CM's repetition after 4.3 s.
+    #[test]
+    fn test_failed_attempt_does_not_race_while_it_drains() {
+        let mut p = all_up(3);
+        breaks(&mut p);
+        breaks(&mut p);
+        assert!(p.more(3, 7).is_some());
+        assert_eq!(p.retry(false, 3), 2);
+        assert!(p.connecting());
+        p.closing();
+        // The other attempt is in flight.
+        assert!(p.connecting());
+        p.closing();
+        assert!(!p.connecting());
+        // No further attempt begins before these are released.
+        assert!(p.is_under_way());
+        for _ in 0..2 {
+            let _ = p.failed(true, Some(RetryWhy::Race), true, 7);
+            assert!(!p.connecting());
+        }
+        // The next attempt races again.
+        let _ = p.closed();
+        assert!(p.start());
+        assert!(p.connecting());
+    }
+
     #[test]
     fn a_lost_race_is_run_again_soon() {
         let mut p = peer();

@@ -38,12 +38,13 @@ use crate::{
 impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     pub(super) fn close(self: &Arc<Self>) {
-        self.peer.unpublish(self);
-        self.ni.leave(&self.made_with);
-        let (cause, made, asked) = self.with(|inner| {
+        let (cause, made, asked, failed) = self.with(|inner| {
             let asked = inner.disconnect.was_asked();
-            (inner.state.cause(), inner.peer_has_it(), asked)
+            let failed = inner.state.attempt_failed();
+            (inner.state.cause(), inner.peer_has_it(), asked, failed)
         });
+        self.peer.closing(self, failed);
+        self.ni.leave(&self.made_with);
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
         }

@@ -166,6 +166,7 @@ impl<C: Connection> Peer<C> {
     /// Ends an attempt that was just counted and has no object.
     fn not_begun(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
         self.peers.leave_line(turn);
+        self.with(|inner| inner.policy.closing());
         self.attempt_over(true, None, cause);
     }
 

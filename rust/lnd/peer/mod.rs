@@ -334,6 +334,16 @@ impl<C: Connection> Peer<C> {
         self.inner.lock().conns.unpublish(conn);
     }
 
+    /// Stops messages from using `conn`, which closes. A failed attempt of this node no longer races with requests of
+    /// the peer.
+    pub(crate) fn closing(&self, conn: &Arc<C>, attempt_failed: bool) {
+        let mut inner = self.inner.lock();
+        inner.conns.unpublish(conn);
+        if attempt_failed && conn.is_active() {
+            inner.policy.closing();
+        }
+    }
+
     /// Returns for how many milliseconds the latest attempt of this node has lasted.
     pub(super) fn connecting_ms(&self, inner: &PeerInner<C>) -> Option<u64> {
         let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
