@@ -347,11 +347,24 @@ u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni);
  * limit of the mark above. 1..255
  */
 u32 ro2ib_ni_lnet_credits(const struct ro2ib_ni *ni);
-u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
-u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
-u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni);		/* seconds, > 0 */
-u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni);		/* seconds; 0: off */
-u32 ro2ib_ni_probe(const struct ro2ib_ni *ni);			/* ms; 0: off */
+
+/*
+ * Tunables of a running NI that fall back to the module parameter of the same
+ * name: the type of the value, and the connections that a change has effect on.
+ * ro2ib_param_<name>() is in params.c.
+ */
+#define RO2IB_PARAM_TUNABLES(X)					\
+	X(retry_count, u8, RO2IB_NEW_CONNS)	/* 0..7 */	\
+	X(rnr_retry_count, u8, RO2IB_NEW_CONNS)	/* 0..7 */	\
+	X(timeout, u32, RO2IB_ALL_CONNS)	/* s, > 0 */	\
+	X(keepalive, u32, RO2IB_ALL_CONNS)	/* s; 0: off */	\
+	X(probe, u32, RO2IB_ALL_CONNS)		/* ms; 0: off */
+
+#define RO2IB_TUNABLE(name, type, conns)			\
+	type ro2ib_param_##name(void);				\
+	type ro2ib_ni_##name(const struct ro2ib_ni *ni);
+RO2IB_PARAM_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
 
 /* Values of the parameter "ni_tune" for an NI. */
 enum ro2ib_tune {
@@ -359,22 +372,15 @@ enum ro2ib_tune {
 	RO2IB_TUNE_UNSET = -2,
 };
 
-/*
- * The tunables that may change while an NI runs, and the connections that a
- * change has effect on. ro2ib_ni_<name>() returns the value in force.
- */
-#define RO2IB_RUNNING_TUNABLES(X)		\
-	X(conns_per_peer, RO2IB_NEW_CONNS)	\
-	X(tos, RO2IB_NEW_CONNS)			\
-	X(peer_credits, RO2IB_NEW_CONNS)	\
-	X(retry_count, RO2IB_NEW_CONNS)		\
-	X(rnr_retry_count, RO2IB_NEW_CONNS)	\
-	X(timeout, RO2IB_ALL_CONNS)		\
-	X(keepalive, RO2IB_ALL_CONNS)		\
-	X(probe, RO2IB_ALL_CONNS)
+/* All tunables that may change while an NI runs: the keys of "ni_tune". */
+#define RO2IB_RUNNING_TUNABLES(X)			\
+	X(conns_per_peer, u32, RO2IB_NEW_CONNS)		\
+	X(tos, s32, RO2IB_NEW_CONNS)			\
+	X(peer_credits, u32, RO2IB_NEW_CONNS)		\
+	RO2IB_PARAM_TUNABLES(X)
 
 struct ro2ib_tuning {
-#define RO2IB_TUNABLE(name, conns)	s32 name;
+#define RO2IB_TUNABLE(name, type, conns)	s32 name;
 	RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
 #undef RO2IB_TUNABLE
 };
@@ -396,15 +402,6 @@ void ro2ib_net_put(struct net *net);
 
 /* Parameters that may change at run time; any context. */
 bool ro2ib_param_cksum(void);
-/* LND timeout in seconds, > 0; never the literal 0 of the parameter */
-u32 ro2ib_param_timeout(void);
-/* 0..7 */
-u8 ro2ib_param_retry_count(void);
-u8 ro2ib_param_rnr_retry_count(void);
-/* seconds; 0: off */
-u32 ro2ib_param_keepalive(void);
-/* ms; 0: off */
-u32 ro2ib_param_probe(void);
 bool ro2ib_param_require_privileged_port(void);
 bool ro2ib_param_use_privileged_port(void);
 

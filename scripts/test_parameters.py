@@ -98,6 +98,21 @@ def test_every_parameter_is_in_the_man_page(code):
     }
 
 
+def test_every_tunable_is_documented():
+    """Compares the keys of ni_tune in the C table, the parser, the man page and the document."""
+    header = read("include/ro2iblnd_shim.h")
+    tables = re.findall(r"#define RO2IB_(?:PARAM|RUNNING)_TUNABLES\(X\)((?:.*\\\n)*.*\n)", header)
+    keys = {key for table in tables for key in re.findall(r"\bX\((\w+), ", table)}
+    assert {"tos", "probe"} < keys
+    parser = read("rust/policy/text_params.rs").partition("macro_rules! tunables")[2].partition("\nmacro_rules!")[0]
+    assert keys == set(re.findall(r"^ {12}(\w+): ", parser, re.MULTILINE))
+    man = read("scripts/packaging/man/ro2iblnd.4").partition(".It Sy ni_tune")[2].partition(".El")[0]
+    assert keys == set(re.search(r"^\.Sy (.*) \.$", man, re.MULTILINE)[1].split(" , "))
+    rows = read(DOCUMENTS, "parameters.md").partition("## Tuning an NI that runs")[2].partition("| Key | Range |")
+    for part in (rows[0], rows[2].partition("\n\n")[0]):
+        assert keys <= set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", part, re.MULTILINE))))
+
+
 def test_ro2ibtop_watches_the_counters_of_lost_packets():
     """Compares the watched counters with those that mean lost packets in reference.md."""
     section = read(DOCUMENTS, "reference.md").partition("### Counters of the devices")[2].partition("\n## ")[0]

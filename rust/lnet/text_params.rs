@@ -14,6 +14,7 @@ use crate::{
     policy::text_params::{
         allows,
         count,
+        tunables,
         tuning, //
     },
     proto::nid::Nid, //
@@ -122,23 +123,12 @@ unsafe extern "C" fn ro2ib_rs_tuning(
     let text = unsafe { text(ptr, len) };
     let found = text.and_then(|text| tuning(text, Nid::from_raw(ni)).ok());
     let found = found.unwrap_or_default();
-    let tuning = bindings::ro2ib_tuning {
-        conns_per_peer: found.conns_per_peer.map_or(UNSET, i32::from),
-        tos: found.tos.map_or(UNSET, i32::from),
-        peer_credits: found.peer_credits.map_or(UNSET, i32::from),
-        retry_count: found.retry_count.map_or(UNSET, i32::from),
-        rnr_retry_count: found.rnr_retry_count.map_or(UNSET, i32::from),
-        timeout: seconds(found.timeout),
-        keepalive: seconds(found.keepalive),
-        probe: found
-            .probe
-            .map_or(UNSET, |ms| i32::try_from(ms).unwrap_or(i32::MAX)),
-    };
+    macro_rules! to_c {
+        ($($(#[$doc:meta])* $key:ident: $parse:expr,)*) => {
+            bindings::ro2ib_tuning { $($key: found.$key.unwrap_or(UNSET),)* }
+        };
+    }
+    let tuning = tunables!(to_c);
     // SAFETY: By the requirement above.
     unsafe { out.write(tuning) };
-}
-
-/// Returns the seconds, at most a day by the language.
-fn seconds(value: Option<u32>) -> i32 {
-    value.map_or(UNSET, |s| i32::try_from(s).unwrap_or(i32::MAX))
 }

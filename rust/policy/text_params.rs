@@ -136,26 +136,59 @@ pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, RuleError
     Ok(first.unwrap_or(true))
 }
 
-/// Tuning of an NI by `ni_tune`; `None`: the value of the module parameter, or of LNet.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tuning {
-    /// Connections that this node opens to a peer.
-    pub conns_per_peer: Option<u16>,
-    /// IP type of service of connections that this node opens, -1 for none.
-    pub tos: Option<i16>,
-    /// Queue depth to offer, and the largest to accept.
-    pub peer_credits: Option<u16>,
-    /// Transport retries.
-    pub retry_count: Option<u8>,
-    /// Receiver-not-ready retries; 7 means no limit.
-    pub rnr_retry_count: Option<u8>,
-    /// Seconds until a stuck transmit closes its connection.
-    pub timeout: Option<u32>,
-    /// Idle seconds until a NOOP is sent, 0 for never.
-    pub keepalive: Option<u32>,
-    /// Milliseconds of silence until a peer that owes an answer is probed, 0 for never.
-    pub probe: Option<u32>,
+/// Calls the macro `$with` with the keys of `ni_tune`, and the function that parses the value of each.
+macro_rules! tunables {
+    ($with:ident) => {
+        $with! {
+            /// Connections that this node opens to a peer.
+            conns_per_peer: |word, value| value_of(word, value, 1, 127),
+            /// IP type of service of connections that this node opens, -1 for none.
+            tos: |word, value| value_of(word, value, -1, 255),
+            /// Queue depth to offer, and the largest to accept.
+            peer_credits: |word, value| value_of(word, value, 1, 255),
+            /// Transport retries.
+            retry_count: |word, value| value_of(word, value, 0, 7),
+            /// Receiver-not-ready retries; 7 means no limit.
+            rnr_retry_count: |word, value| value_of(word, value, 0, 7),
+            /// Seconds until a stuck transmit closes its connection.
+            timeout: |word, value| value_of(word, value, 1, 86_400),
+            /// Idle seconds until a NOOP is sent, 0 for never.
+            keepalive: |word, value| value_of(word, value, 0, 86_400),
+            /// Milliseconds of silence until a peer that owes an answer is probed, 0 for never.
+            probe: probe_of,
+        }
+    };
 }
+
+macro_rules! tuning {
+    ($($(#[$doc:meta])* $key:ident: $parse:expr,)*) => {
+        /// Tuning of an NI by `ni_tune`; `None`: the value of the module parameter, or of LNet.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+        pub struct Tuning {
+            $($(#[$doc])* pub $key: Option<i32>,)*
+        }
+
+        impl Tuning {
+            fn set<'a>(&mut self, word: &'a str) -> Result<(), RuleError<'a>> {
+                let fault = |what| RuleError { at: word, what };
+                let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::NoKey))?;
+                $(if key == stringify!($key) {
+                    let parse: Parse<'a> = $parse;
+                    self.$key = Some(parse(word, value)?);
+                    return Ok(());
+                })*
+                Err(fault(RuleErrorKind::Key))
+            }
+        }
+    };
+}
+
+/// Parser of a value: the whole word, for the error, and the value.
+type Parse<'a> = fn(&'a str, &str) -> Result<i32, RuleError<'a>>;
+
+tunables!(tuning);
+
+pub(crate) use tunables;
 
 /// Returns the tuning of an NI by `ni_tune`.
 ///
@@ -184,31 +217,11 @@ pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
     Ok(all)
 }
 
-impl Tuning {
-    fn set<'a>(&mut self, word: &'a str) -> Result<(), RuleError<'a>> {
-        let fault = |what| RuleError { at: word, what };
-        let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::NoKey))?;
-        match key {
-            "conns_per_peer" => self.conns_per_peer = Some(value_of(word, value, 1, 127)?),
-            "tos" => self.tos = Some(value_of(word, value, -1, 255)?),
-            "peer_credits" => self.peer_credits = Some(value_of(word, value, 1, 255)?),
-            "retry_count" => self.retry_count = Some(value_of(word, value, 0, 7)?),
-            "rnr_retry_count" => self.rnr_retry_count = Some(value_of(word, value, 0, 7)?),
-            "timeout" => self.timeout = Some(value_of(word, value, 1, 86_400)?),
-            "keepalive" => self.keepalive = Some(value_of(word, value, 0, 86_400)?),
-            "probe" => self.probe = Some(probe_of(word, value)?),
-            _ => return Err(fault(RuleErrorKind::Key)),
-        }
-        Ok(())
-    }
-}
-
 /// Returns a number of milliseconds that [`ProbeInterval`](super::liveness::ProbeInterval) does not clamp.
-fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, RuleError<'a>> {
+fn probe_of<'a>(word: &'a str, value: &str) -> Result<i32, RuleError<'a>> {
     let (lo, hi) = (i64::from(LOOK_MIN_MS), i64::from(PROBE_MAX_MS));
     match value_of(word, value, 0, hi) {
-        Ok(0) => Ok(0),
-        Ok(ms) if ms >= LOOK_MIN_MS => Ok(ms),
+        Ok(ms) if ms == 0 || i64::from(ms) >= lo => Ok(ms),
         _ => Err(RuleError {
             at: word,
             what: RuleErrorKind::ValueNorZero(lo, hi),
@@ -217,12 +230,7 @@ fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, RuleError<'a>> {
 }
 
 /// Returns a value between `lo` and `hi`, which the type can hold.
-fn value_of<'a, T: TryFrom<i64>>(
-    word: &'a str,
-    value: &str,
-    lo: i64,
-    hi: i64,
-) -> Result<T, RuleError<'a>> {
+fn value_of<'a>(word: &'a str, value: &str, lo: i64, hi: i64) -> Result<i32, RuleError<'a>> {
     let fault = RuleError {
         at: word,
         what: RuleErrorKind::Value(lo, hi),
@@ -231,7 +239,7 @@ fn value_of<'a, T: TryFrom<i64>>(
     if n < lo || n > hi {
         return Err(fault);
     }
-    T::try_from(n).map_err(|_| fault)
+    i32::try_from(n).map_err(|_| fault)
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]

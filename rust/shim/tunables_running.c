@@ -77,40 +77,15 @@ u32 ro2ib_ni_lnet_credits(const struct ro2ib_ni *ni)
 	return clamp(v, 1, 255);
 }
 
-u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni)
-{
-	s32 v = READ_ONCE(ni->tune.retry_count);
-
-	return ro2ib_is_set(v) ? v : ro2ib_param_retry_count();
-}
-
-u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni)
-{
-	s32 v = READ_ONCE(ni->tune.rnr_retry_count);
-
-	return ro2ib_is_set(v) ? v : ro2ib_param_rnr_retry_count();
-}
-
-u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni)
-{
-	s32 v = READ_ONCE(ni->tune.timeout);
-
-	return ro2ib_is_set(v) ? v : ro2ib_param_timeout();
-}
-
-u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni)
-{
-	s32 v = READ_ONCE(ni->tune.keepalive);
-
-	return ro2ib_is_set(v) ? v : ro2ib_param_keepalive();
-}
-
-u32 ro2ib_ni_probe(const struct ro2ib_ni *ni)
-{
-	s32 v = READ_ONCE(ni->tune.probe);
-
-	return ro2ib_is_set(v) ? v : ro2ib_param_probe();
-}
+#define RO2IB_TUNABLE(name, type, conns)				\
+	type ro2ib_ni_##name(const struct ro2ib_ni *ni)			\
+	{								\
+		s32 v = READ_ONCE(ni->tune.name);			\
+									\
+		return ro2ib_is_set(v) ? v : ro2ib_param_##name();	\
+	}
+RO2IB_PARAM_TUNABLES(RO2IB_TUNABLE)
+#undef RO2IB_TUNABLE
 
 /* Changes */
 
@@ -129,7 +104,7 @@ static void ro2ib_log_change(const struct ro2ib_ni *ni, const char *key,
 void ro2ib_tune_init(struct ro2ib_ni *ni)
 {
 	ni->tune = (struct ro2ib_tuning){
-#define RO2IB_TUNABLE(name, conns)	.name = RO2IB_TUNE_UNSET,
+#define RO2IB_TUNABLE(name, type, conns)	.name = RO2IB_TUNE_UNSET,
 		RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
 #undef RO2IB_TUNABLE
 	};
@@ -139,7 +114,7 @@ void ro2ib_tune_init(struct ro2ib_ni *ni)
 static struct ro2ib_tuning ro2ib_in_force(const struct ro2ib_ni *ni)
 {
 	return (struct ro2ib_tuning){
-#define RO2IB_TUNABLE(name, conns)	.name = ro2ib_ni_##name(ni),
+#define RO2IB_TUNABLE(name, type, conns)	.name = ro2ib_ni_##name(ni),
 		RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
 #undef RO2IB_TUNABLE
 	};
@@ -165,14 +140,14 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 	if (ro2ib_is_set(next.tos) && next.tos != ni->tune.tos)
 		WRITE_ONCE(t->lnd_tos, next.tos);
 #endif
-#define RO2IB_TUNABLE(name, conns)	WRITE_ONCE(ni->tune.name, next.name);
+#define RO2IB_TUNABLE(name, type, conns)	WRITE_ONCE(ni->tune.name, next.name);
 	RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
 #undef RO2IB_TUNABLE
 	if (!tell)
 		return;
 
 	is = ro2ib_in_force(ni);
-#define RO2IB_TUNABLE(name, conns)	\
+#define RO2IB_TUNABLE(name, type, conns)	\
 	ro2ib_log_change(ni, #name, was.name, is.name, conns);
 	RO2IB_RUNNING_TUNABLES(RO2IB_TUNABLE)
 #undef RO2IB_TUNABLE

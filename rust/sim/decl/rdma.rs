@@ -466,18 +466,38 @@ pub const ro2ib_tune_RO2IB_TUNE_UNSET: ro2ib_tune = -2;
 
 pub type ro2ib_tune = i32;
 
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, MaybeZeroable)]
-pub struct ro2ib_tuning {
-    pub conns_per_peer: i32,
-    pub tos: i32,
-    pub peer_credits: i32,
-    pub retry_count: i32,
-    pub rnr_retry_count: i32,
-    pub timeout: i32,
-    pub keepalive: i32,
-    pub probe: i32,
+/// Calls the macro `$with` with `RO2IB_PARAM_TUNABLES`: the function that returns the value in force, its type, and the
+/// value of the parameter unless a world has another.
+macro_rules! param_tunables {
+    ($with:ident) => {
+        $with! {
+            retry_count: ro2ib_ni_retry_count -> u8 = 5,
+            rnr_retry_count: ro2ib_ni_rnr_retry_count -> u8 = 6,
+            timeout: ro2ib_ni_timeout -> u32 = 10,
+            keepalive: ro2ib_ni_keepalive -> u32 = 100,
+            probe: ro2ib_ni_probe -> u32 = 1000,
+        }
+    };
 }
+#[allow(unused_imports)]
+pub(crate) use param_tunables;
+
+macro_rules! tuning {
+    ($($key:ident: $get:ident -> $type:ty = $default:expr,)*) => {
+        #[repr(C)]
+        #[derive(Debug, Default, Copy, Clone, MaybeZeroable)]
+        pub struct ro2ib_tuning {
+            pub conns_per_peer: i32,
+            pub tos: i32,
+            pub peer_credits: i32,
+            $(pub $key: i32,)*
+        }
+        extern "C" {
+            $(pub fn $get(ni: *const ro2ib_ni) -> $type;)*
+        }
+    };
+}
+param_tunables!(tuning);
 
 pub const ro2ib_dk_mask_RO2IB_DK_NETERROR: ro2ib_dk_mask = 256;
 pub const ro2ib_dk_mask_RO2IB_DK_NET: ro2ib_dk_mask = 512;
@@ -787,11 +807,6 @@ unsafe extern "C" {
     pub fn ro2ib_ni_peer_credits(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_lnet_credits(ni: *const ro2ib_ni) -> u32;
-    pub fn ro2ib_ni_retry_count(ni: *const ro2ib_ni) -> u8;
-    pub fn ro2ib_ni_rnr_retry_count(ni: *const ro2ib_ni) -> u8;
-    pub fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32;
-    pub fn ro2ib_ni_keepalive(ni: *const ro2ib_ni) -> u32;
-    pub fn ro2ib_ni_probe(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_net_get(net: *mut net);
     pub fn ro2ib_net_put(net: *mut net);
     pub fn ro2ib_param_cksum() -> bool;

@@ -274,7 +274,7 @@ fn held() -> usize {
 fn crowd(seed: u64, peers: usize, conns: u32) {
     let mut plan = Plan::calm(peers + 1);
     // A connection needs 50 of them here.
-    plan.timeout = 50;
+    plan.params.timeout = 50;
     plan.cpus = 16;
     for node in &mut plan.nodes {
         node.credits = 2;

@@ -244,10 +244,10 @@ impl Script {
             plan.nodes.iter_mut().for_each(|node| node.max_mr = max_mr);
         }
         plan.cksum = rng.one_in(3);
-        plan.timeout = rng.of(&[5, 10, 10, 50]);
-        plan.keepalive = rng.of(&[0, 1, 5, 100]);
-        plan.retry_count = rng.of(&[0, 2, 5, 7]);
-        plan.rnr_retry_count = rng.of(&[0, 6, 7]);
+        plan.params.timeout = rng.of(&[5, 10, 10, 50]);
+        plan.params.keepalive = rng.of(&[0, 1, 5, 100]);
+        plan.params.retry_count = rng.of(&[0, 2, 5, 7]);
+        plan.params.rnr_retry_count = rng.of(&[0, 6, 7]);
         plan.wrq_sge = rng.of(&[1, 2, 4]);
         plan.privileged = rng.one_in(4);
         plan.no_inline = rng.one_in(4);
@@ -264,7 +264,7 @@ impl Script {
 
         if strict {
             // A message that waits behind slow ones must not be late.
-            plan.timeout = 50;
+            plan.params.timeout = 50;
             plan.delay_ppm = plan.delay_ppm.min(100_000);
             // From a source of its own, as below.
             plan.shy = tcp && Rng::new(seed ^ 0x5f0f_4b1d).one_in(2);
@@ -442,7 +442,7 @@ impl Script {
         };
         // From a source of its own, as above.
         let own = &mut Rng::new(seed ^ 0x0a5c_ed00);
-        script.plan.probe = own.of(&[1000, 1000, 0, 250, 3000]);
+        script.plan.params.probe = own.of(&[1000, 1000, 0, 250, 3000]);
         let own = &mut Rng::new(seed ^ 0x0dea_d0de);
         if !strict && own.one_in(16) {
             script.dies(own);
@@ -494,13 +494,13 @@ impl Script {
         let timeout = rng.of(&[5, 10]);
         let what = rng.of(&[Happens::NoRoom, Happens::NoRoom, Happens::NoReach]);
         self.plan = Plan {
-            timeout,
             patience: match what {
                 Happens::NoRoom => (u64::from(timeout) + 5) * SEC,
                 _ => SEC,
             },
             ..Plan::calm(2)
         };
+        self.plan.params.timeout = timeout;
         for node in &mut self.plan.nodes {
             node.software = rng.one_in(4);
         }
@@ -565,11 +565,9 @@ impl Script {
 
     /// Lets a node with several connections die, without other faults.
     fn dies(&mut self, rng: &mut Rng) {
-        self.plan = Plan {
-            retry_count: rng.of(&[2, 5]),
-            probe: rng.of(&[250, 1000, 3000]),
-            ..Plan::calm(2)
-        };
+        self.plan = Plan::calm(2);
+        self.plan.params.retry_count = rng.of(&[2, 5]);
+        self.plan.params.probe = rng.of(&[250, 1000, 3000]);
         for node in &mut self.plan.nodes {
             node.conns = rng.of(&[1, 2, 4]);
             node.software = rng.one_in(2);
@@ -631,10 +629,10 @@ impl Script {
     fn mutes(&mut self, rng: &mut Rng) {
         let timeout = rng.of(&[5, 10]);
         self.plan = Plan {
-            timeout,
             mute: 0..1,
             ..Plan::calm(2)
         };
+        self.plan.params.timeout = timeout;
         self.early = false;
         self.together = true;
         (self.jump_ppm, self.stall_ppm) = (0, 0);
@@ -693,11 +691,9 @@ impl Script {
 
     /// Takes links down and up, without other faults.
     fn flaps(&mut self, rng: &mut Rng) {
-        self.plan = Plan {
-            retry_count: rng.of(&[2, 5, 7]),
-            keepalive: rng.of(&[1, 100]),
-            ..Plan::calm(2)
-        };
+        self.plan = Plan::calm(2);
+        self.plan.params.retry_count = rng.of(&[2, 5, 7]);
+        self.plan.params.keepalive = rng.of(&[1, 100]);
         for node in &mut self.plan.nodes {
             node.conns = rng.of(&[1, 2, 4]);
             node.software = rng.one_in(2);
@@ -744,7 +740,7 @@ impl Script {
     fn infiniband(&mut self, rng: &mut Rng) {
         self.flaps(rng);
         self.plan.ib = true;
-        self.plan.timeout = rng.of(&[10, 50]);
+        self.plan.params.timeout = rng.of(&[10, 50]);
         for step in &mut self.steps {
             step.what = rng.of(&[
                 Happens::CarrierGoes,
@@ -793,9 +789,9 @@ impl Script {
             node.max_sge = rng.of(&[1, 2, 30]);
         }
         plan.cksum = rng.one_in(8);
-        plan.timeout = rng.of(&[5, 10]);
-        plan.retry_count = rng.of(&[0, 5]);
-        plan.rnr_retry_count = rng.of(&[0, 6]);
+        plan.params.timeout = rng.of(&[5, 10]);
+        plan.params.retry_count = rng.of(&[0, 5]);
+        plan.params.rnr_retry_count = rng.of(&[0, 6]);
         plan.no_inline = rng.one_in(4);
         plan.wire_max = rng.of(&[2 * US, 20 * US, 200 * US, 5 * MS]);
         plan.delay_ppm = rng.of(&[0, 0, 300_000]);
@@ -807,7 +803,7 @@ impl Script {
         let strict = wrong == 0;
         if strict {
             // As above: a message that waits behind slow ones must not be late.
-            plan.timeout = 50;
+            plan.params.timeout = 50;
         }
         let mut steps = Vec::new();
         for _ in 0..wrong {
@@ -949,7 +945,7 @@ impl Script {
         let flags = byte();
         plan.cksum = flags & 1 != 0;
         plan.no_inline = flags & 2 != 0;
-        plan.keepalive = if flags & 4 != 0 { 1 } else { 100 };
+        plan.params.keepalive = if flags & 4 != 0 { 1 } else { 100 };
         plan.delay_ppm = if flags & 8 != 0 { 300_000 } else { 0 };
         plan.no_match_ppm = if flags & 16 != 0 { 200_000 } else { 0 };
         plan.cut_ppm = if flags & 32 != 0 { 200_000 } else { 0 };
@@ -1137,7 +1133,7 @@ impl Script {
             && plan.no_match_ppm == 0
             && !plan.slow_steps
             && !plan.shy
-            && plan.rnr_retry_count != 0
+            && plan.params.rnr_retry_count != 0
     }
 
     /// Sets how long the driver may keep a message, unless tasks lose their CPU for long.
@@ -1145,12 +1141,12 @@ impl Script {
         let calm = self.stall_ppm == 0 || self.stall_max <= 10 * MS;
         let own_time = self.jump_ppm == 0 || self.jump_max <= 100 * MS;
         if calm && own_time {
-            self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
+            self.plan.patience = (4 * u64::from(self.plan.params.timeout) + 60) * SEC;
         }
         let calm = self.plan.patience != 0 && self.steps.is_empty() && self.stall_ppm == 0;
         if !self.plan.mute.is_empty() {
             // As long as a message waits for a connection, and some seconds.
-            let timeout = u64::from(self.plan.timeout);
+            let timeout = u64::from(self.plan.params.timeout);
             let waits = timeout.max((timeout / 4).max(5) + 10);
             self.plan.patience = (waits + 5) * SEC;
         }
@@ -1322,8 +1318,8 @@ fn hold() -> u64 {
 /// Returns for how long the transport resends a packet that is not acknowledged, unless the driver
 /// closes the connection because a transfer is stuck.
 fn retries() -> u64 {
-    let transport = (u64::from(w().plan.retry_count) + 1) * verbs::ack_ns();
-    transport.min(u64::from(w().plan.timeout) * SEC)
+    let transport = (u64::from(w().plan.params.retry_count) + 1) * verbs::ack_ns();
+    transport.min(u64::from(w().plan.params.timeout) * SEC)
 }
 
 /// Counts those of these queue pairs that are not up any more.
@@ -1676,7 +1672,7 @@ fn ends(node: usize, slot: usize, peer: u64) {
 /// Returns tunables that an administrator may set in `ni_tune`.
 fn tuning() -> ro2ib_tuning {
     let world = w();
-    let timeout = world.plan.timeout as i32;
+    let timeout = world.plan.params.timeout as i32;
     // Only the plan combines depth 1 with several connections, see `world::rnr`.
     let one = world.plan.nodes.iter().any(|n| n.credits == 1);
     let conns: &[i32] = if one { &[1] } else { &[1, 2, 4] };
@@ -1710,10 +1706,10 @@ fn noticed(dead: usize) {
         let there = lnet::nid_of(world::ip(dead, 0));
         lnet::begin(ni, lnet::GET, there, 6000, false);
     }
-    let retries = (u64::from(w().plan.retry_count) + 1) * 500 * MS;
+    let retries = (u64::from(w().plan.params.retry_count) + 1) * 500 * MS;
     // Time until the driver probes the peer on the connection that waits for an answer, and then on
     // its other connections.
-    let asked = (u64::from(w().plan.probe) + 250) * MS;
+    let asked = (u64::from(w().plan.params.probe) + 250) * MS;
     sched::sleep(asked + retries + 500 * MS);
     if verbs::orphans() != 0 {
         violation(&format!(

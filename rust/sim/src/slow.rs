@@ -177,7 +177,7 @@ fn hangs(seed: u64, removed: bool) -> End {
 /// Denies many peers, for which messages wait, while the network changes.
 fn denied(seed: u64) -> End {
     let mut plan = Plan::calm(1);
-    plan.timeout = 50;
+    plan.params.timeout = 50;
     plan.slow_failures = 10 * MS;
     run(seed, plan, 4 * DENIED, || {
         up(0, 1);
@@ -209,7 +209,7 @@ fn denied(seed: u64) -> End {
 /// Connects peers while attempts to reach other peers fail, whose messages LNet is slow with.
 fn fails(seed: u64) -> End {
     let mut plan = Plan::calm(1 + HONEST);
-    plan.timeout = 50;
+    plan.params.timeout = 50;
     plan.slow_failures = 20 * SEC;
     run(seed, plan, 4 * LOST, || {
         for node in 0..=HONEST {

@@ -516,7 +516,7 @@ unsafe fn hand_over(msg: *mut Msg) {
         m.owner = Owner::Lnd;
         m.given = sched::now();
         // As in LNet with the two tries of its default.
-        m.until = m.given + (u64::from(w().plan.timeout) * 3 + 1) * SEC;
+        m.until = m.given + (u64::from(w().plan.params.timeout) * 3 + 1) * SEC;
         let ni = m.ni;
         let send = ops(ni).send.expect("an operation");
         world::enter();
@@ -1533,17 +1533,38 @@ pub unsafe extern "C" fn ro2ib_param_use_privileged_port() -> bool {
 
 // Tunables of a running NI: from the parameters `access` and `ni_tune`, or from the plan.
 
-/// `ni_tune` is empty.
-pub const UNTUNED: ro2ib_tuning = ro2ib_tuning {
-    conns_per_peer: UNSET,
-    tos: UNSET,
-    peer_credits: UNSET,
-    retry_count: UNSET,
-    rnr_retry_count: UNSET,
-    timeout: UNSET,
-    keepalive: UNSET,
-    probe: UNSET,
-};
+macro_rules! param_tunables_of_a_world {
+    ($($key:ident: $get:ident -> $type:ty = $default:expr,)*) => {
+        /// Module parameters that `ni_tune` overrides.
+        #[derive(Clone, Debug)]
+        pub struct Params {
+            $(#[doc = concat!("`", stringify!($key), "`.")] pub $key: $type,)*
+        }
+
+        impl Default for Params {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+
+        /// `ni_tune` is empty.
+        pub const UNTUNED: ro2ib_tuning = ro2ib_tuning {
+            conns_per_peer: UNSET,
+            tos: UNSET,
+            peer_credits: UNSET,
+            $($key: UNSET,)*
+        };
+
+        $(
+            #[no_mangle]
+            pub unsafe extern "C" fn $get(ni: *const ro2ib_ni) -> $type {
+                // SAFETY: By the contract of this function.
+                unsafe { tuned(ni, |t| t.$key, |plan, _| plan.params.$key) }
+            }
+        )*
+    };
+}
+param_tunables!(param_tunables_of_a_world);
 
 const UNSET: i32 = ro2ib_tune_RO2IB_TUNE_UNSET;
 
@@ -1620,31 +1641,6 @@ pub unsafe extern "C" fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32 {
 pub unsafe extern "C" fn ro2ib_ni_lnet_credits(ni: *const ro2ib_ni) -> u32 {
     // SAFETY: As above.
     unsafe { (*ni.cast::<Ni>()).credits }
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_ni_retry_count(ni: *const ro2ib_ni) -> u8 {
-    // SAFETY: As above.
-    unsafe { tuned(ni, |t| t.retry_count, |plan, _| plan.retry_count) }
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_ni_rnr_retry_count(ni: *const ro2ib_ni) -> u8 {
-    // SAFETY: As above.
-    unsafe { tuned(ni, |t| t.rnr_retry_count, |plan, _| plan.rnr_retry_count) }
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32 {
-    // SAFETY: As above.
-    unsafe { tuned(ni, |t| t.timeout, |plan, _| plan.timeout) }
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_ni_keepalive(ni: *const ro2ib_ni) -> u32 {
-    // SAFETY: As above.
-    unsafe { tuned(ni, |t| t.keepalive, |plan, _| plan.keepalive) }
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_ni_probe(ni: *const ro2ib_ni) -> u32 {
-    // SAFETY: As above.
-    unsafe { tuned(ni, |t| t.probe, |plan, _| plan.probe) }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool {

@@ -101,19 +101,11 @@ pub struct Plan {
     pub cpus: u32,
     /// `cksum`.
     pub cksum: bool,
-    /// `timeout`, seconds.
-    pub timeout: u32,
-    /// `keepalive`, seconds.
-    pub keepalive: u32,
-    /// `probe`, milliseconds.
-    pub probe: u32,
+    /// Module parameters that `ni_tune` overrides.
+    pub params: lnet::Params,
     /// All devices are InfiniBand: the CM and the transport wait longer, an address is resolved
     /// through IPoIB, and a path is a LID.
     pub ib: bool,
-    /// `retry_count`.
-    pub retry_count: u8,
-    /// `rnr_retry_count`.
-    pub rnr_retry_count: u8,
     /// `wrq_sge`.
     pub wrq_sge: u32,
     /// `use_privileged_port`.
@@ -195,12 +187,8 @@ impl Plan {
             ],
             cpus: 4,
             cksum: false,
-            timeout: 10,
-            keepalive: 100,
-            probe: 1000,
+            params: lnet::Params::default(),
             ib: false,
-            retry_count: 5,
-            rnr_retry_count: 6,
             wrq_sge: 2,
             privileged: false,
             refuses_inv: None,
