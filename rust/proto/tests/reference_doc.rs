@@ -106,7 +106,9 @@ fn rows() -> BTreeMap<String, Vec<String>> {
         "/../../Documentation/reference.md"
     );
     let text = std::fs::read_to_string(path).unwrap();
-    let (_, section) = text.split_once("\n## Causes and their LNet status\n").unwrap();
+    let (_, section) = text
+        .split_once("\n## Causes and their LNet status\n")
+        .unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();
     let mut rows = BTreeMap::new();
     for line in section
