@@ -105,7 +105,7 @@ def modules():
 def profiler():
     """Returns the modules that make a device look like another, send its events, and stand in for a GPU, if they are
     built."""
-    names = ("ib_imitate", "ib_dma", "ib_engine", "ib_event", "gpu_fake")
+    names = ("ib_imitate", "ib_imitate_dma", "ib_imitate_timing", "ib_event", "gpu_fake")
     paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in names]
     return [path for path in paths if os.path.exists(path)]
 

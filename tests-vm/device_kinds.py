@@ -2,9 +2,9 @@
 """Devices that the tests can run on: pytest --device NAME.
 
 A guest has software devices only. ib_imitate makes an rxe look like an adapter in the attributes that the driver
-queries, and refuses the requests that the adapter would refuse. ib_dma gives it the DMA of an adapter, and ib_engine
-the completions, flushes and commands. The driver serves it as hardware, with completions in a softirq. The numbers are
-those of the adapters' drivers in Linux 7.3.
+queries, and refuses the requests that the adapter would refuse. ib_imitate_dma gives it the DMA of an adapter, and
+ib_imitate_timing the completions, flushes and commands. The driver serves it as hardware, with completions in a
+softirq. The numbers are those of the adapters' drivers in Linux 7.3.
 """
 
 # Options for vm.Guest.
@@ -13,20 +13,23 @@ DEVICES = {
     "siw": {"provider": "siw"},
     # 512 bytes of a work request, less two segments of 16: max_sq_sg in mlx5_ib_query_device().
     # Interrupts are moderated.
-    "mlx5": {"hardware": True, "dma": "", "profile": "send_sge=30", "engine": "delay_ms=1 send_ms=3 flush_ms=2"},
+    "mlx5": {
+        "hardware": True, "dma": "", "profile": "send_sge=30", "timing": "delay_ms=1 send_ms=3 flush_ms=2 comm_est=1",
+    },  # fmt: skip
     # IRDMA_MAX_WQ_FRAGMENT_COUNT, IRDMA_MAX_QP_WRS(8), and max_hw_inline of the second generation.
     # IRDMA_FLUSH_DELAY_MS: it flushes every 20 ms, if the completion queue is empty.
     "irdma": {
         "hardware": True, "dma": "", "profile": "send_sge=13 qp_wr=4080 inline_max=101",
-        "engine": "send_ms=3 flush_ms=20 lazy=1 command_ms=5",
+        "timing": "send_ms=3 flush_ms=20 lazy=1 command_ms=5",
     },  # fmt: skip
     # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers.
     "bnxt_re": {
-        "hardware": True, "dma": "", "profile": "send_sge=6 reg_pages=512 map_sleeps=1", "engine": "command_ms=2",
+        "hardware": True, "dma": "", "profile": "send_sge=6 reg_pages=512 map_sleeps=1",
+        "timing": "command_ms=2 comm_est=1",
     },  # fmt: skip
     # max_send_sge and ERDMA_MAX_INLINE. Its firmware flushes late.
     "erdma": {
-        "hardware": True, "dma": "", "profile": "send_sge=6 inline_max=96", "engine": "flush_ms=500 command_ms=50",
+        "hardware": True, "dma": "", "profile": "send_sge=6 inline_max=96", "timing": "flush_ms=500 command_ms=50",
     },  # fmt: skip
     # The device has 2^16 keys in all. Here it has so few that they are enough for one connection of depth 8, and not
     # for two. rvt_create_qp() reports for each queue pair that no data goes inline.
@@ -35,7 +38,7 @@ DEVICES = {
     # ones. 1 MiB takes as many of these as soft-RoCE's regions have.
     "halves": {
         "hardware": True, "dma": "", "profile": "page_sizes=0x800",
-        "engine": "send_ms=3 flush_ms=20 lazy=1 command_ms=5",
+        "timing": "send_ms=3 flush_ms=20 lazy=1 command_ms=5",
     },  # fmt: skip
     # Lower limits than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. A queue pair
     # with inline data is refused. All memory bounces, as in a confidential guest.

@@ -14,7 +14,7 @@ from faults import close_all, slow
 from counters import DEBUGFS, balanced, polls, rnr
 from nodes import Node, parse, until, up
 
-DMA, ENGINE = (f"/sys/module/{module}/parameters" for module in ("ib_dma", "ib_engine"))
+DMA, TIMING = (f"/sys/module/ib_imitate_{what}/parameters" for what in ("dma", "timing"))
 TOO_MUCH = "/sys/module/ib_imitate/parameters/asked_too_much"
 MADE = "/sys/module/ib_imitate/parameters/regions_made"
 
@@ -22,6 +22,10 @@ MADE = "/sys/module/ib_imitate/parameters/regions_made"
 def modest(node):
     """Returns whether the driver stayed within the limits of the device."""
     return not node.guest.profile or node.guest.check(f"cat {TOO_MUCH}").strip() == "0"
+
+
+def timing(node):
+    return parse(node.guest.check(f"cat {TIMING}/counts"))
 
 
 def traffic(a, b):
@@ -77,9 +81,9 @@ def test_device(boot_pair, device):
     for node in (a, b):
         if node.guest.dma is not None:
             assert node.guest.check(f"cat {DMA}/violations").strip() == "0"
-        if node.guest.engine is not None:
-            counts = parse(node.guest.check(f"cat {ENGINE}/counts"))
-            assert counts["interrupts"] > 100 and ("flush_ms" not in node.guest.engine or counts["late"]), counts
+        if node.guest.timing is not None:
+            counts = timing(node)
+            assert counts["interrupts"] > 100 and ("flush_ms" not in node.guest.timing or counts["late"]), counts
         node.unload()
         if node.guest.profile:
             assert node.guest.check(f"cat {MADE}").strip() == "0"
@@ -245,6 +249,53 @@ def test_a_device_that_refuses_work_requests_late(boot_pair):
     assert b.log()[len(before) :].count("could not be built or posted") == 0
     a.unload()
     b.unload()
+
+
+@pytest.mark.long
+def test_queue_pair_events(boot_pair):
+    """A queue pair that reports its first message is established once. If it reports a fatal error, its connection is
+    closed, and the node connects again."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES["mlx5"]))
+    up(a, b)
+    a.traffic(b, op="mix", size=65536, count=20, conc=4)
+    assert a.conns() == b.conns() == 1
+    events = timing(b)["events"]
+    assert events
+    for _ in range(3):
+        run = a.start(b, op="mix", size=65536, count=100_000, conc=4, timeout=20, seconds=5)
+        until(lambda: a.conns() == 1, "a connection")
+        b.guest.check(f"echo 1 >{TIMING}/fatal")
+        r = run.result()
+        assert not r["verify_errors"] and not r["stuck"], r
+        until(lambda: a.ping(b, ok=False)["rc"] == 0, "traffic again")
+    # Each of these connections has reported two events.
+    assert timing(b)["events"] >= events + 6
+    balanced(a, b)
+    a.unload()
+    b.unload()
+
+
+@pytest.mark.long
+def test_dead_device(boot_pair):
+    """All messages end if a device does nothing any more, no memory is unmapped while the device may use it, and the
+    node reaches its peer when the device was made again."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES["mlx5"]))
+    up(a, b)
+    for node, other in ((a, b), (b, a)):
+        run = node.start(other, op="mix", size=65536, count=100_000, conc=16, timeout=10, seconds=round(10 * slow()))
+        until(lambda n=node: n.conns() == 1, "a connection")
+        node.guest.check(f"echo 1 >{TIMING}/dead")
+        r = run.result()
+        assert r["errors"] and not r["verify_errors"] and not r["stuck"], r
+        node.unplug()
+        node.guest.check(f"echo 0 >{TIMING}/dead")
+        node.plug()
+        until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "traffic again")
+    traffic(a, b)
+    balanced(a, b)
+    for node in (a, b):
+        assert node.guest.check(f"cat {DMA}/violations").strip() == "0"
+        node.unload()
 
 
 PROFILE = "/sys/module/ib_imitate/parameters"

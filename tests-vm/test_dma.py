@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """DMA as with an adapter: addresses that differ from the CPU's, buffers that bounce, mappings that end in time.
 
-ib_dma gives the devices a DMA device of their own (tests-vm/modules/ib_dma.c). The kernel's DMA layer does the rest.
-Several devices of `--device` have that, too.
+ib_imitate_dma gives the devices a DMA device of their own, and the kernel's DMA layer does the rest. Several devices
+of `--device` have that, too.
 """
 
 import pytest
@@ -11,7 +11,9 @@ from counters import balanced
 from nodes import Node, until, up
 from test_device_kinds import traffic
 
-PARAMETERS = "/sys/module/ib_dma/parameters"
+PARAMETERS = "/sys/module/ib_imitate_dma/parameters"
+# Reports of broken rules. Connections end under load, where a debug kernel reports a defect of soft-RoCE (testing.md).
+broken = pytest.mark.splats("ib_imitate_dma", "Call Trace", "WARNING: .*(page_pool|softirq|lock)")
 
 
 def slots(node):
@@ -34,7 +36,7 @@ def test_traffic(boot_pair, append):
     until(lambda: not append or [slots(node) for node in (a, b)] == before, "the bounce buffer is as before")
 
 
-@pytest.mark.splats("ib_dma", "Call Trace")
+@broken
 @pytest.mark.parametrize("skip", ["device 1", "device 2", "cpu 2"])
 def test_a_missing_sync_is_noticed(boot_pair, skip):
     """A driver that did not synchronise its buffers would break a rule or transfer wrong data here."""
@@ -48,7 +50,7 @@ def test_a_missing_sync_is_noticed(boot_pair, skip):
     assert broken or r["errors"] or r["verify_errors"], r
 
 
-# Rule that ib_dma breaks, and part of the line that reports it.
+# Rule that ib_imitate_dma breaks, and part of the line that reports it.
 BROKEN = {
     "unmap": "is unmapped, and a work request of queue pair",
     "key": "is unmapped, and a region of queue pair",
@@ -57,7 +59,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.splats("ib_dma", "Call Trace")
+@broken
 def test_a_broken_rule_is_noticed(boot_pair):
     """A driver that unmapped memory in use, or mapped it in the wrong direction or too short, would be noticed here."""
     a, b = (Node(g) for g in boot_pair(hardware=True, dma=""))

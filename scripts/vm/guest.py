@@ -125,10 +125,10 @@ class Guest:
     softirq   the driver polls completions in a softirq, as for hardware
     profile   parameters of tests-vm/modules/ib_imitate.ko, which is among `files`:
               it makes the devices look like other devices
-    dma       parameters of tests-vm/modules/ib_dma.ko, which is among `files`: the devices have the DMA of an adapter;
-              None: soft-RoCE's virtual DMA
-    engine    parameters of tests-vm/modules/ib_engine.ko, which is among `files`: the devices complete, flush and
-              carry out commands as an adapter does; None: as soft-RoCE does
+    dma       parameters of tests-vm/modules/ib_imitate_dma.ko, which is among `files`: the devices have the DMA of an
+              adapter; None: soft-RoCE's virtual DMA
+    timing    parameters of tests-vm/modules/ib_imitate_timing.ko, which is among `files`: the devices complete, flush
+              and carry out commands as an adapter does; None: as soft-RoCE does
     files     put into the guest's /files (or (path, name) pairs)
     modules   modules of the kernel tree to load at boot; None: the provider's
     tools     more programs of this machine to have in the guest
@@ -144,7 +144,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", dma=None, engine=None,
+        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", dma=None, timing=None,
         hardware=False, softirq=False, files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
@@ -157,7 +157,7 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.provider, self.profile, self.dma, self.engine = provider, profile, dma, engine
+        self.provider, self.profile, self.dma, self.timing = provider, profile, dma, timing
         self.hardware, self.softirq = hardware, softirq
         self.files, self.tools, self.compiled = list(files), tools, compiled
         self.modules = (PROVIDERS[provider],) if modules is None else modules

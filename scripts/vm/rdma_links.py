@@ -8,30 +8,20 @@ def link_name(guest, rail=0):
 
 
 def load_once(guest, module, parameters):
-    guest.check(f"grep -q ^{module} /proc/modules || insmod /files/{module}.ko {parameters}")
+    guest.check(f"grep -q '^{module} ' /proc/modules || insmod /files/{module}.ko {parameters}")
 
 
 def plug(guest, rail=0):
     """Adds the RDMA device on eth<rail>, or on the bond."""
     interface = guest.bond.devices[rail] if guest.bond else f"eth{rail}"
-    add = f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}"
+    # The module that is loaded first is the nearest to the driver.
+    if guest.profile:
+        load_once(guest, "ib_imitate", guest.profile)
     if guest.dma is not None:
-        load_once(guest, "ib_dma", guest.dma)
-    if guest.engine is not None:
-        load_once(guest, "ib_engine", guest.engine)
-    if not guest.profile:
-        guest.check(add)
-        return
-    load_once(guest, "ib_imitate", guest.profile)
-    # rdma_cm learns of a device before ib_imitate sets its profile. The interface has no address until then, so no NI
-    # finds the device.
-    shown = guest.check(f"ip -o -4 addr show dev {interface}")
-    addresses = [line.split()[3] for line in shown.splitlines()]
-    for address in addresses:
-        guest.check(f"ip addr del {address} dev {interface}")
-    guest.check(add)
-    for address in addresses:
-        guest.check(f"ip addr add {address} dev {interface}")
+        load_once(guest, "ib_imitate_dma", guest.dma)
+    if guest.timing is not None:
+        load_once(guest, "ib_imitate_timing", guest.timing)
+    guest.check(f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}")
 
 
 def unplug(guest, rail=0, timeout=240):

@@ -6,9 +6,10 @@
  *	echo 'eth0 fatal' >/sys/module/ib_event/parameters/tell
  */
 #include <linux/module.h>
-#include <linux/netdevice.h>
 #include <linux/string.h>
 #include <rdma/ib_verbs.h>
+
+#include "netdev_device.h"
 
 static const struct {
 	const char *name;
@@ -23,18 +24,6 @@ static const struct {
 	{ "client_reregister", IB_EVENT_CLIENT_REREGISTER },
 	{ "gid_change", IB_EVENT_GID_CHANGE },
 };
-
-static struct ib_device *device_of(const char *interface)
-{
-	struct net_device *ndev = dev_get_by_name(&init_net, interface);
-	struct ib_device *device;
-
-	if (!ndev)
-		return NULL;
-	device = ib_device_get_by_netdev(ndev, RDMA_DRIVER_UNKNOWN);
-	dev_put(ndev);
-	return device;
-}
 
 static int tell(const char *value, const struct kernel_param *kp)
 {

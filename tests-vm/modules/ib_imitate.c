@@ -2,8 +2,7 @@
 /*
  * Module that makes a software device look like another adapter: with lower
  * limits, and with errors for requests beyond them. It stands between the
- * verbs and the device's own functions. Load it before a driver uses a device.
- * It cannot be unloaded, because a call may always be running.
+ * verbs and the device's own functions. Load it before the devices are made.
  *
  * It can also make a device faster: the port reports the given speed. Or deaf:
  * its receive queues stay empty.
@@ -16,9 +15,11 @@
  */
 #include <linux/device.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/string.h>
 #include <rdma/ib_verbs.h>
+
+#include "netdev_device.h"
+#include "ops_hook.h"
 
 static unsigned int send_sge;
 module_param(send_sge, uint, 0444);
@@ -66,9 +67,6 @@ static bool deaf;
 module_param(deaf, bool, 0644);
 MODULE_PARM_DESC(deaf, "buffers to receive into are taken and never used; at any time");
 
-static struct ib_device *devices[8];
-static DEFINE_MUTEX(devices_mutex);
-
 static int set_dma(struct ib_device *dev, bool end)
 {
 	char name[IB_DEVICE_NAME_MAX + 8];
@@ -91,37 +89,29 @@ static int set_dma(struct ib_device *dev, bool end)
 	return 0;
 }
 
-/* "rxe0": a device "rxe0-dma" does the DMA of rxe0. "-rxe0": rxe0 does it. */
+/*
+ * "eth0": a device of its own does the DMA of the RDMA device of eth0. "-eth0":
+ * the RDMA device does it.
+ */
 static int dma_set(const char *text, const struct kernel_param *kp)
 {
+	char interface[IFNAMSIZ + 2] = "";
 	bool end = *text == '-';
-	int i, rc = -ENODEV;
+	struct ib_device *dev;
+	int rc;
 
-	mutex_lock(&devices_mutex);
-	for (i = 0; i < ARRAY_SIZE(devices); i++)
-		if (devices[i] && sysfs_streq(dev_name(&devices[i]->dev), text + end))
-			rc = set_dma(devices[i], end);
-	mutex_unlock(&devices_mutex);
+	strscpy(interface, text + end, sizeof(interface));
+	dev = device_of(strim(interface));
+	if (!dev)
+		return -ENODEV;
+	rc = set_dma(dev, end);
+	ib_device_put(dev);
 	return rc;
-}
-
-static void exchange(struct ib_device *is, struct ib_device *by)
-{
-	int i;
-
-	mutex_lock(&devices_mutex);
-	for (i = 0; i < ARRAY_SIZE(devices); i++) {
-		if (devices[i] == is) {
-			devices[i] = by;
-			break;
-		}
-	}
-	mutex_unlock(&devices_mutex);
 }
 
 static const struct kernel_param_ops dma_ops = { .set = dma_set };
 module_param_cb(dma, &dma_ops, NULL, 0200);
-MODULE_PARM_DESC(dma, "whose DMA is done by a device of its own; at any time");
+MODULE_PARM_DESC(dma, "interface whose device has a DMA device of its own; at any time");
 
 static struct ib_device_ops real;
 static atomic_t regions_made;
@@ -320,47 +310,44 @@ static void less_u32(u32 *have, u32 wanted)
 		*have = wanted;
 }
 
-static int profile_add(struct ib_device *dev)
+static int profile_query_device(struct ib_device *dev, struct ib_device_attr *attr,
+				struct ib_udata *udata)
 {
-	/* Devices of one driver have the same functions. */
-	if (real.post_send && real.post_send != dev->ops.post_send)
-		return -EOPNOTSUPP;
-	real = dev->ops;
-	dev->ops.create_qp = profile_create_qp;
-	dev->ops.destroy_qp = profile_destroy_qp;
-	dev->ops.post_send = profile_post_send;
-	dev->ops.post_recv = profile_post_recv;
-	dev->ops.alloc_mr = profile_alloc_mr;
-	dev->ops.dereg_mr = profile_dereg_mr;
-	dev->ops.map_mr_sg = profile_map_mr_sg;
-	dev->ops.query_port = profile_query_port;
-	less(&dev->attrs.max_send_sge, send_sge);
-	less(&dev->attrs.max_qp_wr, qp_wr);
-	less(&dev->attrs.max_mr, regions);
-	less(&dev->attrs.max_qp, qps);
-	less_u32(&dev->attrs.max_fast_reg_page_list_len, reg_pages);
+	int rc = real.query_device(dev, attr, udata);
+
+	less(&attr->max_send_sge, send_sge);
+	less(&attr->max_qp_wr, qp_wr);
+	less(&attr->max_mr, regions);
+	less(&attr->max_qp, qps);
+	less_u32(&attr->max_fast_reg_page_list_len, reg_pages);
 	if (page_sizes)
-		dev->attrs.page_size_cap = page_sizes;
+		attr->page_size_cap = page_sizes;
+	return rc;
+}
+
+static const struct ib_device_ops profile_ops = {
+	.create_qp = profile_create_qp,
+	.destroy_qp = profile_destroy_qp,
+	.post_send = profile_post_send,
+	.post_recv = profile_post_recv,
+	.alloc_mr = profile_alloc_mr,
+	.dereg_mr = profile_dereg_mr,
+	.map_mr_sg = profile_map_mr_sg,
+	.query_device = profile_query_device,
+	.query_port = profile_query_port,
+};
+
+static void adapt(struct ib_device *dev, struct pt_regs *regs)
+{
 	if (driver)
 		dev->ops.driver_id = driver;
-	exchange(NULL, dev);
-	return 0;
 }
 
-static void profile_remove(struct ib_device *dev, void *unused)
-{
-	exchange(dev, NULL);
-}
-
-static struct ib_client profile_client = {
-	.name = "ib_imitate",
-	.add = profile_add,
-	.remove = profile_remove,
-};
+static struct ops_hook hook = { .by = &profile_ops, .real = &real, .siw = true, .adapt = adapt };
 
 static int __init ib_imitate_init(void)
 {
-	return ib_register_client(&profile_client);
+	return ops_hook_add(&hook);
 }
 
 module_init(ib_imitate_init);

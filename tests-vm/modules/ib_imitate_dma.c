@@ -15,14 +15,12 @@
  * ended and after keys for it are invalid. A broken rule is a warning, and is
  * counted in the parameter "violations". The parameter "fault" breaks the rules.
  *
- * Load it before the devices are made. It cannot be unloaded, because a call may
- * always be under way.
+ * Load it before the devices are made.
  */
 #include <linux/dma-direct.h>
 #include <linux/dma-mapping.h>
 #include <linux/hashtable.h>
 #include <linux/interval_tree_generic.h>
-#include <linux/kprobes.h>
 #include <linux/list.h>
 #include <linux/module.h>
 #include <linux/platform_device.h>
@@ -31,6 +29,8 @@
 #include <linux/spinlock.h>
 #include <linux/xarray.h>
 #include <rdma/ib_verbs.h>
+
+#include "ops_hook.h"
 
 static unsigned int mask = 64;
 module_param(mask, uint, 0444);
@@ -90,7 +90,7 @@ MODULE_PARM_DESC(occupied, "whether the module has taken all room in the bounce 
 
 #define violation(...) ({		\
 	atomic_inc(&violations);	\
-	WARN(1, "ib_dma: " __VA_ARGS__);\
+	WARN(1, "ib_imitate_dma: " __VA_ARGS__);\
 })
 
 #define MOST_SGES 32
@@ -127,7 +127,7 @@ static DEFINE_SPINLOCK(lock);
 static DEFINE_HASHTABLE(all_queues, 8);
 static LIST_HEAD(regions);
 /* Memory that regions map, until they have a key. */
-static DEFINE_XARRAY(mapped);
+static DEFINE_XARRAY_FLAGS(mapped, XA_FLAGS_LOCK_IRQ);
 static struct rb_root_cached used = RB_ROOT_CACHED;
 /* Mappings. Not all are known if there was no memory to note one. */
 static struct rb_root_cached mappings = RB_ROOT_CACHED;
@@ -448,6 +448,21 @@ static int dma_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
 	return 0;
 }
 
+/* Sets the memory that a region maps until it has a key, and returns the former one. */
+static struct use *set_mapped(const struct ib_mr *mr, struct use *use)
+{
+	unsigned long flags;
+	void *old;
+
+	xa_lock_irqsave(&mapped, flags);
+	old = __xa_store(&mapped, (uintptr_t)mr, use, GFP_ATOMIC);
+	xa_unlock_irqrestore(&mapped, flags);
+	if (!xa_is_err(old))
+		return old;
+	kfree(use);
+	return NULL;
+}
+
 static int dma_dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
 {
 	unsigned long flags;
@@ -455,7 +470,7 @@ static int dma_dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
 
 	if (rc)
 		return rc;
-	kfree(xa_erase(&mapped, (uintptr_t)mr));
+	kfree(set_mapped(mr, NULL));
 	spin_lock_irqsave(&lock, flags);
 	end_region(NULL, mr, 0);
 	spin_unlock_irqrestore(&lock, flags);
@@ -504,7 +519,7 @@ static int check_inline(const struct ib_send_wr *wr)
 /* Returns what the region uses; NULL: the same pages as before, with another key. */
 static struct use *begin_region(struct ib_qp *qp, const struct ib_reg_wr *wr)
 {
-	struct use *use = xa_erase(&mapped, (uintptr_t)wr->mr);
+	struct use *use = set_mapped(wr->mr, NULL);
 	bool writes = wr->access & (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_LOCAL_WRITE);
 	unsigned long flags;
 	int i;
@@ -533,16 +548,18 @@ static void undo_region(struct use *use)
 	for (i = 0; i < use->n; i++)
 		pieces_remove(&use->pieces[i], &used);
 	spin_unlock_irqrestore(&lock, flags);
-	kfree(xa_store(&mapped, (uintptr_t)use->mr, use, GFP_ATOMIC));
+	kfree(set_mapped(use->mr, use));
 }
+
+static void unmap_page(struct device *dev, dma_addr_t addr, size_t len,
+		       enum dma_data_direction dir, unsigned long attrs);
 
 /* Unmaps the first range of @use, though the device uses it. */
 static void unmap_early(const struct use *use, enum dma_data_direction dir)
 {
 	u64 first = use->pieces[0].first, last = use->pieces[0].last;
 
-	dma_unmap_page_attrs(&dma_device->dev, first, last - first + 1, dir,
-			     DMA_ATTR_SKIP_CPU_SYNC);
+	unmap_page(&dma_device->dev, first, last - first + 1, dir, DMA_ATTR_SKIP_CPU_SYNC);
 }
 
 /*
@@ -668,7 +685,7 @@ static int dma_map_mr_sg(struct ib_mr *mr, struct scatterlist *list, int n,
 	if (rc > 0) {
 		mr->iova = mr->iova - first + addrs[0];
 		/* The last mapping, if no work request followed it. */
-		kfree(xa_store(&mapped, (uintptr_t)mr, use, GFP_ATOMIC));
+		kfree(set_mapped(mr, use));
 	} else {
 		kfree(use);
 	}
@@ -728,223 +745,180 @@ static int occupied_set(const char *val, const struct kernel_param *kp)
 	return 0;
 }
 
-/* Runs before ib_register_device(device, name, dma_device). */
-static int register_device(struct kprobe *probe, struct pt_regs *regs)
+static const struct ib_device_ops dma_ops = {
+	.post_send = dma_post_send,
+	.post_recv = dma_post_recv,
+	.poll_cq = dma_poll_cq,
+	.destroy_qp = dma_destroy_qp,
+	.dereg_mr = dma_dereg_mr,
+	.map_mr_sg = dma_map_mr_sg,
+};
+
+/* Replaces the third argument of ib_register_device(dev, name, dma_device). */
+static void adapt(struct ib_device *dev, struct pt_regs *regs)
 {
 #ifdef CONFIG_X86_64
-	struct ib_device *dev = (struct ib_device *)regs->di;
-	unsigned long *dma = &regs->dx;
+	regs->dx = (uintptr_t)&dma_device->dev;
 #else
-	struct ib_device *dev = (struct ib_device *)regs->regs[0];
-	u64 *dma = &regs->regs[2];
+	regs->regs[2] = (uintptr_t)&dma_device->dev;
 #endif
-
-	if (dev->ops.driver_id != RDMA_DRIVER_RXE || *dma)
-		return 0;
-	real = dev->ops;
-	dev->ops.post_send = dma_post_send;
-	dev->ops.post_recv = dma_post_recv;
-	dev->ops.poll_cq = dma_poll_cq;
-	dev->ops.destroy_qp = dma_destroy_qp;
-	dev->ops.dereg_mr = dma_dereg_mr;
-	dev->ops.map_mr_sg = dma_map_mr_sg;
-	*dma = (uintptr_t)&dma_device->dev;
-	return 0;
 }
 
-/* Runs before dma_unmap_page_attrs(dev, addr, len, ...), or its successor. */
-static int unmap(struct kprobe *probe, struct pt_regs *regs)
+static struct ops_hook hook = { .by = &dma_ops, .real = &real, .adapt = adapt };
+
+/*
+ * Functions that run instead of those of the DMA layer, for the module's device.
+ * When the module calls the DMA layer, the kernel's own function runs.
+ */
+static dma_addr_t map_page(struct device *dev, struct page *page, size_t offset, size_t len,
+			   enum dma_data_direction dir, unsigned long attrs)
 {
-	if (regs_get_kernel_argument(regs, 0) == (uintptr_t)&dma_device->dev)
-		check_unmap(regs_get_kernel_argument(regs, 1),
-			    regs_get_kernel_argument(regs, 2),
-			    regs_get_kernel_argument(regs, 3));
-	return 0;
+	dma_addr_t addr;
+
+	if (faulty("length"))
+		len /= 2;
+	addr = dma_map_page_attrs(dev, page, offset, len, dir, attrs);
+	if (!dma_mapping_error(dev, addr))
+		add_mapping(addr, len, dir);
+	return addr;
 }
 
-/* Runs before dma_unmap_sg_attrs(dev, list, n, ...). */
-static int unmap_sg(struct kprobe *probe, struct pt_regs *regs)
+static void unmap_page(struct device *dev, dma_addr_t addr, size_t len,
+		       enum dma_data_direction dir, unsigned long attrs)
+{
+	check_unmap(addr, len, dir);
+	dma_unmap_page_attrs(dev, addr, len, dir, attrs);
+}
+
+static unsigned int map_sg(struct device *dev, struct scatterlist *list, int n,
+			   enum dma_data_direction dir, unsigned long attrs)
+{
+	struct scatterlist *sg;
+	int i, count;
+
+	if (faulty("direction"))
+		dir = dir == DMA_TO_DEVICE ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
+	count = dma_map_sg_attrs(dev, list, n, dir, attrs);
+	for_each_sg(list, sg, count, i)
+		add_mapping(sg_dma_address(sg), sg_dma_len(sg), dir);
+	return count;
+}
+
+static void unmap_sg(struct device *dev, struct scatterlist *list, int n,
+		     enum dma_data_direction dir, unsigned long attrs)
 {
 	struct scatterlist *sg;
 	int i;
 
-	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
-		return 0;
-	for_each_sg((struct scatterlist *)regs_get_kernel_argument(regs, 1), sg,
-		    regs_get_kernel_argument(regs, 2), i)
-		check_unmap(sg_dma_address(sg), sg_dma_len(sg),
-			    regs_get_kernel_argument(regs, 3));
-	return 0;
+	for_each_sg(list, sg, n, i)
+		check_unmap(sg_dma_address(sg), sg_dma_len(sg), dir);
+	dma_unmap_sg_attrs(dev, list, n, dir, attrs);
 }
 
-/* A call that maps memory. */
-struct map_call {
-	struct scatterlist *list;
-	u64 len;
-	enum dma_data_direction dir;
-};
-
-static void set_argument(struct pt_regs *regs, unsigned long value)
-{
-#ifdef CONFIG_X86_64
-	regs->cx = value;
-#else
-	regs->regs[3] = value;
-#endif
-}
-
-/* Runs before dma_map_page_attrs(dev, page, offset, len, dir, ...). */
-static int map_page(struct kretprobe_instance *instance, struct pt_regs *regs)
-{
-	struct map_call *call = (void *)instance->data;
-
-	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
-		return 1;
-	if (faulty("length"))
-		set_argument(regs, regs_get_kernel_argument(regs, 3) / 2);
-	call->len = regs_get_kernel_argument(regs, 3);
-	call->dir = regs_get_kernel_argument(regs, 4);
-	return 0;
-}
-
-static int page_mapped(struct kretprobe_instance *instance, struct pt_regs *regs)
-{
-	struct map_call *call = (void *)instance->data;
-	dma_addr_t addr = regs_return_value(regs);
-
-	if (!dma_mapping_error(&dma_device->dev, addr))
-		add_mapping(addr, call->len, call->dir);
-	return 0;
-}
-
-/* Runs before dma_map_sg_attrs(dev, list, n, dir, ...). */
-static int map_sg(struct kretprobe_instance *instance, struct pt_regs *regs)
-{
-	struct map_call *call = (void *)instance->data;
-
-	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
-		return 1;
-	if (faulty("direction"))
-		set_argument(regs, regs_get_kernel_argument(regs, 3) == DMA_TO_DEVICE ?
-				   DMA_FROM_DEVICE : DMA_TO_DEVICE);
-	call->list = (struct scatterlist *)regs_get_kernel_argument(regs, 1);
-	call->dir = regs_get_kernel_argument(regs, 3);
-	return 0;
-}
-
-static int sg_mapped(struct kretprobe_instance *instance, struct pt_regs *regs)
-{
-	struct map_call *call = (void *)instance->data;
-	int i, n = regs_return_value(regs);
-	struct scatterlist *sg;
-
-	for_each_sg(call->list, sg, n, i)
-		add_mapping(sg_dma_address(sg), sg_dma_len(sg), call->dir);
-	return 0;
-}
-
-/* Calls that are under way at a time: in tasks, softirqs and interrupts of all CPUs. */
-#define MAP_CALLS 128
-
-static struct kretprobe map_probes[] = {
-	{ .kp.symbol_name = "dma_map_page_attrs", .entry_handler = map_page,
-	  .handler = page_mapped, .data_size = sizeof(struct map_call), .maxactive = MAP_CALLS },
-	{ .kp.symbol_name = "dma_map_sg_attrs", .entry_handler = map_sg,
-	  .handler = sg_mapped, .data_size = sizeof(struct map_call), .maxactive = MAP_CALLS },
-};
-
-static bool skips(const char *owner, struct pt_regs *regs)
+static bool skips(const char *owner, enum dma_data_direction dir)
 {
 	char name[sizeof(skip)];
 
 	if (!skip[0])
 		return false;
-	snprintf(name, sizeof(name), "%s %lu", owner,
-		 (unsigned long)regs_get_kernel_argument(regs, 3));
+	snprintf(name, sizeof(name), "%s %u", owner, dir);
 	return sysfs_streq(name, skip);
 }
 
-/* Returns from the function that is about to run. */
-static int leave(struct pt_regs *regs)
+/* Checks memory that is synchronised, and gives it to the CPU or to the device. */
+static void synced(u64 addr, u64 len, enum dma_data_direction dir, bool cpu)
 {
-#ifdef CONFIG_X86_64
-	instruction_pointer_set(regs, *(unsigned long *)regs->sp);
-	regs->sp += sizeof(long);
-#else
-	instruction_pointer_set(regs, regs->regs[30]);
-#endif
-	return 1;
-}
+	unsigned long flags;
 
-/* Under the lock: checks memory that is being synchronised. */
-static void check_synced(u64 addr, u64 len, enum dma_data_direction dir)
-{
+	spin_lock_irqsave(&lock, flags);
 	if (all_known && !mapping_of(addr, len, dir, false))
 		violation("%llx+%llx is synchronised, and is not mapped so (direction %d)\n",
 			  addr, len, dir);
-}
-
-/* Runs before dma_sync_single_for_cpu(dev, addr, len, dir). */
-static int for_cpu(struct kprobe *probe, struct pt_regs *regs)
-{
-	u64 addr = regs_get_kernel_argument(regs, 1);
-	u64 len = regs_get_kernel_argument(regs, 2);
-	unsigned long flags;
-
-	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
-		return 0;
-	if (skips("cpu", regs))
-		return leave(regs);
-	spin_lock_irqsave(&lock, flags);
-	check_synced(addr, len, regs_get_kernel_argument(regs, 3));
 	take_from_cpu(addr, addr + len - 1);
-	give_to_cpu(addr, addr + len - 1);
+	if (cpu)
+		give_to_cpu(addr, addr + len - 1);
 	spin_unlock_irqrestore(&lock, flags);
-	return 0;
-}
-
-/* Runs before dma_sync_single_for_device(dev, addr, len, dir). */
-static int for_device(struct kprobe *probe, struct pt_regs *regs)
-{
-	u64 addr = regs_get_kernel_argument(regs, 1);
-	u64 len = regs_get_kernel_argument(regs, 2);
-	unsigned long flags;
-
-	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev)
-		return 0;
-	if (skips("device", regs))
-		return leave(regs);
-	spin_lock_irqsave(&lock, flags);
-	check_synced(addr, len, regs_get_kernel_argument(regs, 3));
-	take_from_cpu(addr, addr + len - 1);
-	spin_unlock_irqrestore(&lock, flags);
-	return 0;
-}
-
-/* Lets the other handlers change where the kernel continues. */
-static void after(struct kprobe *probe, struct pt_regs *regs, unsigned long flags)
-{
 }
 
 /* Since Linux 6.10 an inline function precedes these two. */
 #ifdef CONFIG_DMA_NEED_SYNC
 #define SYNC(name) "__dma_sync_single_for_" name
+#define dma_sync_for_cpu __dma_sync_single_for_cpu
+#define dma_sync_for_device __dma_sync_single_for_device
 #else
 #define SYNC(name) "dma_sync_single_for_" name
+#define dma_sync_for_cpu dma_sync_single_for_cpu
+#define dma_sync_for_device dma_sync_single_for_device
 #endif
 
-static struct kprobe probes[] = {
-	{ .symbol_name = "ib_register_device", .pre_handler = register_device },
-	{ .symbol_name = "dma_unmap_page_attrs", .pre_handler = unmap },
-	{ .symbol_name = "dma_unmap_sg_attrs", .pre_handler = unmap_sg },
-	{ .symbol_name = SYNC("cpu"), .pre_handler = for_cpu, .post_handler = after },
-	{ .symbol_name = SYNC("device"), .pre_handler = for_device, .post_handler = after },
+static void sync_for_cpu(struct device *dev, dma_addr_t addr, size_t len,
+			 enum dma_data_direction dir)
+{
+	if (skips("cpu", dir))
+		return;
+	synced(addr, len, dir, true);
+	dma_sync_for_cpu(dev, addr, len, dir);
+}
+
+static void sync_for_device(struct device *dev, dma_addr_t addr, size_t len,
+			    enum dma_data_direction dir)
+{
+	if (skips("device", dir))
+		return;
+	synced(addr, len, dir, false);
+	dma_sync_for_device(dev, addr, len, dir);
+}
+
+/* Function of the kernel, and the one that runs instead. */
+struct replacement {
+	struct kprobe probe;
+	void *by;
 };
 
-static int __init ib_dma_init(void)
+/*
+ * Changes where the caller continues. A breakpoint is handled like an NMI, so no
+ * more than that happens here.
+ */
+static int replace(struct kprobe *probe, struct pt_regs *regs)
+{
+#ifdef CONFIG_X86_64
+	unsigned long caller = regs_get_kernel_stack_nth(regs, 0);
+#else
+	unsigned long caller = regs->regs[30];
+#endif
+
+	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev ||
+	    within_module(caller, THIS_MODULE))
+		return 0;
+	instruction_pointer_set(regs,
+				(uintptr_t)container_of(probe, struct replacement, probe)->by);
+	return 1;
+}
+
+/* Lets replace() change where the kernel continues. */
+static void after(struct kprobe *probe, struct pt_regs *regs, unsigned long flags)
+{
+}
+
+#define REPLACE(name, function) {					\
+	.probe = { .symbol_name = name, .pre_handler = replace,		\
+		   .post_handler = after },				\
+	.by = function,							\
+}
+
+static struct replacement replacements[] = {
+	REPLACE("dma_map_page_attrs", map_page),
+	REPLACE("dma_unmap_page_attrs", unmap_page),
+	REPLACE("dma_map_sg_attrs", map_sg),
+	REPLACE("dma_unmap_sg_attrs", unmap_sg),
+	REPLACE(SYNC("cpu"), sync_for_cpu),
+	REPLACE(SYNC("device"), sync_for_device),
+};
+
+static int __init ib_imitate_dma_init(void)
 {
 	struct platform_device_info info = {
-		.name = "ib_dma",
+		.name = "ib_imitate_dma",
 		.id = PLATFORM_DEVID_NONE,
 		.dma_mask = DMA_BIT_MASK(mask),
 	};
@@ -958,29 +932,21 @@ static int __init ib_dma_init(void)
 		ranges[0].size = 1ULL << 40;
 		dma_device->dev.dma_range_map = ranges;
 	}
-	for (i = 0; i < ARRAY_SIZE(map_probes); i++) {
-		rc = register_kretprobe(&map_probes[i]);
+	for (i = 0; i < ARRAY_SIZE(replacements); i++) {
+		rc = register_kprobe(&replacements[i].probe);
 		if (rc)
-			goto undo_map_probes;
+			goto undo;
 	}
-	for (i = 0; i < ARRAY_SIZE(probes); i++) {
-		rc = register_kprobe(&probes[i]);
-		if (rc)
-			goto undo_probes;
-	}
-	return 0;
-
-undo_probes:
+	rc = ops_hook_add(&hook);
+	if (!rc)
+		return 0;
+undo:
 	while (i--)
-		unregister_kprobe(&probes[i]);
-	i = ARRAY_SIZE(map_probes);
-undo_map_probes:
-	while (i--)
-		unregister_kretprobe(&map_probes[i]);
+		unregister_kprobe(&replacements[i].probe);
 	platform_device_unregister(dma_device);
 	return rc;
 }
-module_init(ib_dma_init);
+module_init(ib_imitate_dma_init);
 
 MODULE_DESCRIPTION("Gives soft-RoCE devices the DMA of an adapter");
 MODULE_LICENSE("GPL");
