@@ -13,7 +13,7 @@ from test_device_kinds import traffic
 
 PARAMETERS = "/sys/module/ib_imitate_dma/parameters"
 # Reports of broken rules. Connections end under load, where a debug kernel reports a defect of soft-RoCE (testing.md).
-broken = pytest.mark.splats("ib_imitate_dma", "Call Trace", "WARNING: .*(page_pool|softirq|lock)")
+broken = pytest.mark.splats("ib_imitate_dma", "Call Trace", "WARNING: .*(page_pool|softirq|lock|dma/debug)")
 
 
 def slots(node):

@@ -44,7 +44,8 @@ def test_half_is_polled_in_a_softirq(nodes, polled, pytestconfig, n):
         up(a, b)
         before = polls(a)
         a.traffic(b, op="put-ack", size=100, count=200, conc=8)
-        assert (polls(a) - before > 100) == polled
+        # An interrupt that is moderated stands for several completions.
+        assert (polls(a) - before > 20) == polled
         a.unload()
         b.unload()
 
