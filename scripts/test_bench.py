@@ -89,7 +89,7 @@ def test_the_baseline_has_all_cases():
 
 
 @pytest.mark.parametrize("name", CHEAP)
-def test_growth_fails_and_says_what_grew(name):
+def test_growth_fails_and_names_the_case(name):
     base = judge.load()["cases"][name]
     assert judge.verdict(name, base, base, judge.GROWTH)[0]
     now = copy.deepcopy(base)
@@ -141,7 +141,7 @@ def test_other_work_is_subtracted():
     assert list(left["functions"].items()) == [("b", 9), ("a", 2), ("c", -2)]
 
 
-def test_both_drivers_are_told_with_the_ratio():
+def test_both_drivers_are_printed_with_the_ratio():
     def of(lnd, rest):
         return {
             "ping x1": {
@@ -162,7 +162,7 @@ def test_both_drivers_are_told_with_the_ratio():
 
 
 @pytest.mark.parametrize("other", ["--check", "--save"])
-def test_the_baseline_is_of_a_driver_that_nobody_looks_at(other):
+def test_trace_excludes_check_and_save(other):
     """Checks that the command line is refused before a guest boots."""
     bench = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench")
     done = subprocess.run([sys.executable, "-B", bench, "--trace", other], capture_output=True, text=True, timeout=60)

@@ -99,7 +99,7 @@ def test_ro2ibtop_is_a_package_of_its_own(packages):
     assert not without
 
 
-def test_the_packaged_ro2ibtop_runs_and_tells_nothing_of_its_builder(packages):
+def test_packaged_ro2ibtop_runs_without_paths_of_its_builder(packages):
     program = packages["ro2ibtop"] / "usr/bin/ro2ibtop"
     report = os.path.join(HERE, "ro2ibtop/tests/guest/dead-peer.txt")
     shown = subprocess.run([program, "--once", "--check", "--snapshot", report], capture_output=True, text=True)

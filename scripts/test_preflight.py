@@ -156,7 +156,7 @@ def test_no_headers(system):
     assert last == f"preflight: to install: apt install linux-headers-{KERNEL}"
 
 
-def test_make_builds_with_what_is_found(system):
+def test_make_builds_with_the_found_tools(system):
     """Checks scripts/env without a prepared tree: it finds the same tools, and only the kernel that the caller asked
     for.
     """
@@ -999,7 +999,7 @@ def test_module_is_well(system):
     assert "not signed: it loads here" in err
 
 
-def test_module_signed_by_nobody(system):
+def test_unsigned_module(system):
     system.secure_boot()
     line, _ = system.wrong("-m", system.built())
     assert "not signed, and secure boot is on" in line
@@ -1016,7 +1016,7 @@ def key_id(cert):
     return said.stdout.split()[-1].replace(":", "").lower()
 
 
-def test_module_signed_by_somebody(system, tmp_path):
+def test_signed_module(system, tmp_path):
     """Checks signatures and keys. All keys that DKMS makes have the same name, so the name alone proves little."""
     ko = system.built()
     cert = sign(ko, "DKMS module signing key", tmp_path)

@@ -122,7 +122,7 @@ def clock(sections):
     return dict(word.split("=") for word in named(sections, "clock")[0].splitlines()[0].split())
 
 
-def test_memory_and_partitions_are_told(root):
+def test_memory_and_partitions_are_reported(root):
     sections = root.run()
     assert named(sections, "/proc/meminfo") == ["MemFree: 12 kB\n"] * 2
     assert named(sections, "/sys/class/infiniband/rxe0/hw_counters/of_the_device") == ["3\n"] * 2
@@ -136,7 +136,7 @@ def test_memory_and_partitions_are_told(root):
     assert named(sections, "gids") == ["rxe0 port 1 index 0: fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2 eth0\n"]
 
 
-def test_load_is_told(root):
+def test_load_is_reported(root):
     """Checks that the report has the load and all uninterruptible waits. Names may contain any character."""
     root.put("proc/loadavg", "9.12 3.00 1.00 3/200 999")
     root.put("proc/pressure/io", "some avg10=7.00")
@@ -152,7 +152,7 @@ def test_load_is_told(root):
     assert waits == ["1 a) D (b: io_schedule", "2 ll_ost_io00_001: io_schedule"]
 
 
-def test_rules_of_firewalls_are_told(root):
+def test_rules_of_firewalls_are_reported(root):
     root.program("nft", 'echo "asked: $*"; echo "udp dport 4791 drop"')
     root.program(
         "iptables-save", 'i=0; while [ $i -lt 1500 ]; do i=$((i + 1)); echo "-A INPUT -p udp --dport $i -j DROP"; done'
@@ -232,7 +232,7 @@ def test_one_clock(root):
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_clock_that_is_not_told(root, told):
+def test_clock_that_is_unknown(root, told):
     """Numbers with leading zeros are not octal. If the kernel does not show the log's clock, another clock is used."""
     (root.path / "sys/kernel/debug/sched/debug").unlink()
     root.put("proc/uptime", "9.08 1.00")
@@ -328,7 +328,7 @@ def test_other_words_for_other_programs(root):
     assert not any("Usage" in text for _, text in sections)
 
 
-def test_limits_and_violations_are_told(root):
+def test_limits_and_violations_are_reported(root):
     root.program(
         "ibv_devinfo",
         'echo "hca_id: rxe0"; echo "max_mr: 524288"; echo "bad_pkey_cntr: 0x5"; echo "x: 0xffff888012345678"',
@@ -447,7 +447,7 @@ def test_a_file_that_hangs_does_not_hold_it(root):
         ("ro2iblnd", False, "debugfs is not mounted (mount -t debugfs none /sys/kernel/debug)"),
     ],
 )
-def test_a_node_that_tells_nothing_of_ro2iblnd(root, module, mounted, why):
+def test_node_without_ro2iblnd(root, module, mounted, why):
     """Checks that the report has everything else, and one line that names the missing part."""
     shutil.rmtree(root.path / ("sys/kernel/debug/ro2iblnd" if mounted else "sys/kernel/debug"))
     (root.path / "sys/kernel/debug").mkdir(exist_ok=True)

@@ -103,7 +103,7 @@ def test_ours_answers_where_there_is_no_ko2iblnd(node):
     assert "configured: ro2iblnd 0.1.0" in out and "not switched" in out
 
 
-def test_lustres_install_line_hides_ours_and_status_says_so(node):
+def test_lustres_install_line_is_reported_by_status(node):
     node.ours()
     (node.conf / "ko2iblnd.conf").write_text(LUSTRE_CONF)
     status, out, err = node.run("status")
@@ -378,7 +378,7 @@ def test_status_with_a_strict_umask(both):
     assert status == 1 and "run as root" in err and not out, (out, err)
 
 
-def test_not_everybody_may_switch(both):
+def test_switch_needs_root(both):
     for to in ("ro2iblnd", "ko2iblnd"):
         status, _, err = as_nobody(both, to)
         assert status == (1 if to == "ro2iblnd" else 0) and ("run as root" in err) == (to == "ro2iblnd"), err

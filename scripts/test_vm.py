@@ -55,7 +55,7 @@ def test_known_warnings_of_other_modules_are_no_splats():
         assert len(vm.splats(other)) == len(vm.splats(theirs + other)) == 2 and not vm.has_foreign(other)
 
 
-def test_taints_names_what_is_not_allowed():
+def test_taints_names_forbidden_taints():
     assert vm.taints("0") == vm.taints("12288\n") == []
     assert vm.taints("12800") == ["W"]
     assert vm.taints(str(1 << 40 | 1 << 12)) == ["bit 40"]

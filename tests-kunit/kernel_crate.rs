@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_return_what_was() -> Result {
+    fn atomics_return_the_old_value() -> Result {
         let n = Atomic::<u32>::new(u32::MAX);
         let flag = Atomic::<bool>::new(false);
         let wide = Atomic::<u64>::new(1 << 40);

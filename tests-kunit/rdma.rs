@@ -1510,12 +1510,12 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_taken() -> Result {
+    fn rejects_an_unclaimed_request() -> Result {
         refuse()
     }
 
     #[test]
-    fn gives_back_what_was_not_posted() -> Result {
+    fn failed_post_returns_its_buffer() -> Result {
         refused_post()
     }
 

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_what_is_queued() -> Result {
+    fn runs_queued_items() -> Result {
         for kind in [QueueKind::PerCpu, QueueKind::Unbound] {
             let queue = queue(kind, false)?;
             let item = item(&queue)?;
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_run_at_a_time_than_said() -> Result {
+    fn concurrency_is_limited() -> Result {
         for (max_active, waits) in [(1, true), (2, false)] {
             let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::Unbound, false, max_active)?;
             let (first, second) = (held()?, held()?);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_a_queue_runs_what_is_left() -> Result {
+    fn dropping_a_queue_runs_remaining_items() -> Result {
         let mine = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false, 0)?;
         let item = item(&queue(QueueKind::PerCpu, false)?)?;
 

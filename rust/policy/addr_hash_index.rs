@@ -28,7 +28,7 @@ mod tests {
     const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
     #[test]
-    fn one_address_has_one_place_and_others_have_others() {
+    fn an_address_keeps_its_index_and_few_others_share_it() {
         let one = index(0x0a00_0001, SALT, 512);
         assert_eq!(index(0x0a00_0001, SALT, 512), one);
         let mut shared = 0u32;

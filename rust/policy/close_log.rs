@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_tells_the_first_ones_and_then_fewer() {
+    fn repeated_closes_are_logged_ever_less_often() {
         let (mut trail, mut places) = (CloseLog::new(), [CloseEvent::EMPTY; 16]);
         let mut at_ms = 0u64;
         let said = (1..=1024).filter(|times| {
@@ -656,7 +656,7 @@ mod tests {
     /// peer; at 0 LNet 2.17 says that the NI is down. So it is kept for what this node, its device or its
     /// administrator did.
     #[test]
-    fn our_ni_is_not_blamed_for_what_a_peer_did() {
+    fn close_by_the_peer_does_not_lower_local_health() {
         use crate::proto::cause::{
             Health,
             ALL, //

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_route_nothing_is_said() {
+    fn id_without_a_route_is_kept() {
         let mut f = CmIdLinger::new();
         assert!(!f.no_route());
         assert!(f.is_mute() && f.unanswered());

@@ -296,7 +296,7 @@ mod tests {
 
     /// Tests containers that come and go: the GIDs of the device change more often than ten times a second.
     #[test]
-    fn gids_that_change_all_the_time_hold_up_nobody() {
+    fn constant_gid_changes_delay_attempts_two_seconds_at_most() {
         let mut h = DeviceTracker::new();
         let (mut held_ms, mut looks) = (0u64, 0u64);
         for now_ms in (1_000..61_000).step_by(50) {

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn transport_retries_last_as_the_specification_says() {
+    fn transport_retries_last_as_specified() {
         // RoCE: packet lifetime 16, so 17 for the way there and back, and the CM's default.
         assert_eq!(transport_ms(17, 5), 3_221);
         // InfiniBand with the packet lifetime of a subnet manager, 18, and the adapter's own delay.

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn plenty_are_for_whoever_comes_first() {
+    fn below_half_regions_go_to_the_first_request() {
         let hog = MrDemand {
             there: 31,
             held: 31,

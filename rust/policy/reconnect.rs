@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_waits_for_what_is_under_way() {
+    fn further_connections_wait_for_the_attempt() {
         let mut p = peer();
         let known = p.known;
         for good in [true, false] {

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_told_after_a_restart() {
+    fn every_node_of_a_cluster_is_answered_after_a_restart() {
         let mut b = RateLimit::new(REFUSALS, SALT);
         // An eighth of them, and an eighth of five thousand nodes with three connections each.
         let mut parts = [SourceBucket::UNUSED; PARTS / 8];
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn some_that_use_up_the_whole_keep_nobody_else_from_one_now_and_then() {
+    fn exhausted_total_leaves_each_bucket_a_request() {
         let mut b = RateLimit::new(TAKEN, SALT);
         let mut parts = [SourceBucket::UNUSED; PARTS];
         let (mut honest, mut made, mut spent) = (0u32, 0u32, 0u32);

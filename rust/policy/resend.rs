@@ -86,7 +86,7 @@ mod tests {
 
     /// Tests that a message with memory that the peer knows ends with the connection.
     #[test]
-    fn only_what_is_all_in_a_message() {
+    fn only_complete_messages_are_resent() {
         for op in [
             Op::GetReq,
             Op::PutAck,
@@ -134,7 +134,7 @@ mod tests {
 
     /// Tests peers that are excluded or were restarted.
     #[test]
-    fn not_to_everybody() {
+    fn excluded_peers_get_no_resend() {
         for cause in [
             Cause::Shutdown,
             Cause::PeerDeleted,

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_it_sends_itself_waits_for_it() {
+    fn upcall_owner_is_its_own_task() {
         let mut turn = UpcallSched::new();
         assert!(!turn.is_owned_by(|| 7));
         turn.begin(7);

@@ -498,7 +498,7 @@ mod tests {
 
     /// Tests that a failure of this node is no reason for LNet to avoid the peer.
     #[test]
-    fn a_peer_is_not_blamed_for_what_was_not_asked() {
+    fn unrequested_answer_does_not_blame_the_peer() {
         for e in [
             errno::ENOMEM,
             errno::ENODEV,

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_boots_says_that_it_is_early() {
+    fn booting_node_rejects_with_early() {
         assert!(!device_ready([]));
         assert!(!device_ready([false]));
         assert!(!device_ready([true, false]));

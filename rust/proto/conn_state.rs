@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_says_nothing_is_spoken_to_in_the_end() {
+    fn silent_active_side_is_answered_after_the_wait() {
         let mut c = called();
         assert_eq!(c.on(ConnEvent::Timeout), Actions::ESTABLISH);
         assert_eq!((c.state(), c.cause()), (State::Established, None));

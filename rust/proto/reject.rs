@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_6_and_7_adopt_only_what_is_smaller() {
+    fn reasons_6_and_7_adopt_only_smaller_values() {
         let why = RejectWhy::RdmaFrags;
         let frags = MaxFrags::new(256).unwrap_or(MaxFrags::MIN);
         assert_eq!(

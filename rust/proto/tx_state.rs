@@ -482,7 +482,7 @@ mod tests {
 
     /// Tests that [`Tx::awaits`] is true exactly for a tx that takes an answer.
     #[test]
-    fn who_awaits_an_answer_takes_it() {
+    fn waiting_tx_takes_its_answer() {
         const ANSWERS: [(Op, Answer); 4] = [
             (Op::PutReq, Answer::PutAck),
             (Op::PutReq, Answer::PutNak(0)),
@@ -591,7 +591,7 @@ mod tests {
 
     /// Tests a provider that reports work requests as flushed before its device knows.
     #[test]
-    fn what_was_flushed_is_read_until_the_queue_pair_is_drained() {
+    fn flushed_memory_is_held_until_the_drain() {
         for op in [Op::PutDone, Op::GetDone] {
             let mut tx = posted(op, 2);
             assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
@@ -613,7 +613,7 @@ mod tests {
 
     /// Tests that the end of a connection does not fail a message that the peer's device acknowledged.
     #[test]
-    fn what_was_all_acknowledged_went_well() {
+    fn acknowledged_tx_succeeds() {
         for op in [Op::Immediate, Op::PutNak, Op::PutDone, Op::GetDone] {
             let mut tx = posted(op, 2);
             assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);

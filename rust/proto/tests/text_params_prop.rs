@@ -93,7 +93,7 @@ fn gibberish() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_range_holds_what_it_says(
+    fn a_range_matches_its_addresses(
         parts in [piece(), piece(), piece(), piece()], net in 0..4u16,
         addr in address(), of in 0..4u16,
     ) {
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn a_netmask_holds_what_it_says(base in any::<[u8; 4]>(), bits in 0..=32u32, addr in address()) {
+    fn a_netmask_matches_its_addresses(base in any::<[u8; 4]>(), bits in 0..=32u32, addr in address()) {
         let [a, b, c, d] = base;
         let word = format!("{a}.{b}.{c}.{d}/{bits}@o2ib");
         let same = (u64::from(u32::from_be_bytes(base)) >> (32 - bits))

@@ -159,7 +159,7 @@ fn every_message_passes_the_guards() {
 }
 
 #[test]
-fn rdma_writes_go_where_the_descriptor_says() {
+fn rdma_writes_match_the_descriptor() {
     let mut sinks: Vec<(u32, u64, u64)> = Vec::new();
     let mut writes = 0;
     for e in transcript(TRAFFIC) {

@@ -75,7 +75,7 @@ fn connected(clients: usize) -> Vec<Peer> {
 }
 
 #[test]
-fn a_link_that_flaps_is_said_of_the_ni() {
+fn a_flapping_link_is_a_verdict_on_the_ni() {
     let mut app = App::default();
     let mut events = all(100, "LinkDown", 1000.0);
     look(&mut app, 1010.0, &events, connected(100));

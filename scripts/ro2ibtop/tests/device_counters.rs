@@ -78,7 +78,7 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn a_process_that_hangs_holds_nobody_up() {
+fn a_hanging_process_delays_no_reader() {
     let node = Node::new("hangs");
     // The command line cannot be read, as that of a process in a page fault.
     let stuck = node.process("4711", "java");

@@ -114,7 +114,7 @@ conn=10.0.0.3@o2ib role=active state=Established depth=8 credits=8 qpn=17 number
 ";
 
 #[test]
-fn tries_and_ends_are_told() {
+fn attempts_and_closed_connections_are_exported() {
     let app = common::app(RETRIED);
     let value = document(&app);
     let ni = &value["nis"][0];
@@ -164,7 +164,7 @@ latency=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=5 sum_ns=3003000 p50_ns=2048 p99
 ";
 
 #[test]
-fn times_are_told() {
+fn latencies_are_exported() {
     let app = common::app(TIMES);
     let value = document(&app);
     let wire = &value["nis"][0]["latency"][1];

@@ -93,7 +93,7 @@ fn the_words_of_an_ni_are_below_it() {
 }
 
 #[test]
-fn requests_for_no_ni_are_told_in_full() {
+fn requests_for_unknown_nis_are_shown_in_full() {
     let app = common::app(common::guest("wrong-net"));
     for width in WIDTHS {
         let seen = words(&app, width);

@@ -44,7 +44,7 @@ fn a_connection_is_read() {
 }
 
 #[test]
-fn all_of_what_guests_say_is_understood() {
+fn every_line_of_guests_is_parsed() {
     for (name, report) in common::GUESTS {
         let samples = source::report(report);
         assert!(!samples.is_empty(), "{name}");
@@ -88,7 +88,7 @@ fn guest_reports_have_all_keys() {
 }
 
 #[test]
-fn requests_for_nobody_are_read() {
+fn requests_for_unknown_nis_are_parsed() {
     let sample = source::report(common::guest("wrong-net")).pop().unwrap();
     assert!(sample.unknown_ni.contains(&("NoSuchNi".to_string(), 1)));
     assert_eq!(sample.unknown_ni_events[0].count, 1);

@@ -197,7 +197,7 @@ fn a_node_without_an_ni_is_no_healthy_one() {
 
 /// Checks an NI that LNet avoids while its link is up.
 #[test]
-fn a_device_that_says_it_is_broken_is_no_healthy_one() {
+fn a_broken_device_is_not_healthy() {
     let told = common::guest("broken");
     let up = "\nro2ib_device_up{ni=\"10.0.0.1@o2ib\",device=\"rxe0\"} ";
     for (health, kind, words, works) in [
@@ -241,7 +241,7 @@ fn a_node_is_looked_at() {
 /// Checks a device that hangs: the process that reads its counters waits and cannot be killed. Here the device is a
 /// pipe without a writer.
 #[test]
-fn a_device_that_hangs_holds_nobody_up() {
+fn a_hanging_device_delays_no_other() {
     let dir = Dir::node("counters-hang", common::guest("healthy"));
     let counters = dir.0.join("sys/class/infiniband/rxe0/ports/1/hw_counters");
     fs::create_dir_all(&counters).unwrap();
@@ -525,7 +525,7 @@ impl Seen {
 
 /// Checks the program on a pseudo terminal: it draws, obeys keys, restores the terminal, and ends.
 #[test]
-fn keys_do_what_they_should() {
+fn keys_act() {
     let dir = Dir::new("keys");
     let file = dir.0.join("report.txt");
     fs::write(&file, common::guest("ended")).unwrap();
@@ -570,7 +570,7 @@ fn keys_do_what_they_should() {
 
 /// Checks that a terminal shows the output of `--once`, and the chosen line again in full.
 #[test]
-fn a_terminal_shows_what_once_prints() {
+fn a_terminal_shows_the_output_of_once() {
     for name in ["slow-peer", "dead-peer", "booting", "healthy"] {
         let dir = Dir::new(name);
         let file = dir.0.join("report.txt");

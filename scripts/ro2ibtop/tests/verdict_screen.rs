@@ -75,7 +75,7 @@ fn a_peer_that_keeps_all_credits_is_named() {
 }
 
 #[test]
-fn a_slow_node_is_told_of_itself() {
+fn a_slow_node_is_named() {
     let app = common::app(common::guest("slow-here"));
     assert_eq!(
         troubles(&app),
@@ -89,7 +89,7 @@ fn a_slow_node_is_told_of_itself() {
 }
 
 #[test]
-fn a_refusal_is_told_on_both_sides() {
+fn a_rejected_request_is_shown_on_both_sides() {
     let app = common::app(common::guest("refused"));
     assert!(troubles(&app).contains(&("10.0.0.2@o2ib", "gone", Level::Bad)));
     assert!(on_screen(&app, "refused by the peer (Fatal)"));
@@ -107,7 +107,7 @@ fn a_refusal_is_told_on_both_sides() {
 }
 
 #[test]
-fn a_dead_peer_is_told() {
+fn a_dead_peer_is_named() {
     let app = common::app(common::guest("dead-peer"));
     let told = troubles(&app);
     assert!(
@@ -124,7 +124,7 @@ fn a_dead_peer_is_told() {
 }
 
 #[test]
-fn a_peer_that_boots_is_told() {
+fn a_booting_peer_is_named() {
     let app = common::app(common::guest("booting"));
     assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "waiting", Level::Bad)]);
     let words = "3 messages wait 5.6 s for a connection; next try in 4.4 s, 9 failures; the peer rejects for now";
@@ -406,7 +406,7 @@ fn no_answer_where_connections_break_need_not_be_lnet() {
 }
 
 #[test]
-fn an_ni_that_was_started_just_now_is_told() {
+fn a_young_ni_is_named() {
     let started = |seconds: u64| move |ni: &mut Ni| ni.incarnation = seconds * 1_000_000;
     let app = node(&[&started(993)]);
     assert_eq!((app.nis[0].level, app.nis[0].kind), (Level::Fine, "fine"));
@@ -418,7 +418,7 @@ fn an_ni_that_was_started_just_now_is_told() {
 }
 
 #[test]
-fn packets_of_another_partition_are_told() {
+fn packets_of_another_partition_are_shown() {
     let bad = |n| move |ni: &mut Ni| ni.bad_pkeys = n;
     let app = node(&[&bad(0), &bad(0)]);
     assert_eq!(app.nis[0].level, Level::Fine);
@@ -433,7 +433,7 @@ fn packets_of_another_partition_are_told() {
 }
 
 #[test]
-fn a_peer_that_refuses_messages_is_told() {
+fn a_peer_that_refuses_messages_is_named() {
     let told = |n| {
         move |ni: &mut Ni| {
             ni.conns.push(conn());
@@ -573,7 +573,7 @@ fn a_burst_is_not_kept() {
 }
 
 #[test]
-fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
+fn data_that_gets_through_excludes_a_wrong_mtu() {
     let lossy = |done: u64, peers: usize| {
         move |ni: &mut Ni| {
             let mut conn = conn();
@@ -613,7 +613,7 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
 
 /// Checks a node that only receives or requests data: it sends no data, so the state of the path is unknown.
 #[test]
-fn a_node_that_sends_no_data_is_told_of_no_mtu() {
+fn a_node_that_sends_no_data_gets_no_mtu_verdict() {
     let words = |sent: u64, back: bool| {
         let app = node(&[&|ni: &mut Ni| {
             let mut conn = conn();
@@ -720,7 +720,7 @@ fn waits(change: &dyn Fn(&mut Peer)) -> App {
 }
 
 #[test]
-fn the_next_try_is_told() {
+fn the_next_attempt_is_shown() {
     let words = |change: &dyn Fn(&mut Peer)| waits(change).items[0].verdict.words.clone();
     assert_eq!(words(&|_| {}), "3 messages wait 7.0 s for a connection");
     assert_eq!(
@@ -792,7 +792,7 @@ fn causes_of_a_peer_are_shown() {
 }
 
 #[test]
-fn connections_that_break_again_and_again_are_told() {
+fn connections_that_break_repeatedly_are_named() {
     let event = |time, cause: &str| Event {
         what: "closed".into(),
         time,

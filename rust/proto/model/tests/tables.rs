@@ -32,7 +32,7 @@ use ro2iblnd_proto::{
 };
 
 #[test]
-fn the_document_is_what_the_code_does() {
+fn state_tables_match_the_code() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../../Documentation/state-tables.md"
