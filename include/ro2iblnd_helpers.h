@@ -54,8 +54,8 @@ u64 ro2ib_percpu_sum(u64 *p, u32 at);
 
 /* layout.c: sizes and offsets in bytes; see rust/rdma/layout_check.rs, which has the names */
 struct ro2ib_layout {
-	u32 size[22];
-	u32 offset[33];
+	u32 size[21];
+	u32 offset[32];
 };
 
 const struct ro2ib_layout *ro2ib_layout(void);
@@ -128,14 +128,20 @@ void ro2ib_register_event_handler(struct ib_event_handler *h,
 				  void (*fn)(struct ib_event_handler *,
 					     struct ib_event *));
 
+/* cq.c */
+struct ro2ib_cq;
+/* Handles the completions @wcs of one poll, which it may change; softirq. */
+typedef void ro2ib_cq_round_t(void *context, struct ib_wc *wcs, int n);
+struct ro2ib_cq *ro2ib_cq_create(struct ib_device *dev, u32 nr_cqe, u32 vector,
+				 struct workqueue_struct *wq,
+				 ro2ib_cq_round_t *round, void *context);
+void ro2ib_cq_destroy(struct ro2ib_cq *cq);
+void ro2ib_cq_quiesce(struct ro2ib_cq *cq);
+
 /* verbs.c */
 struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev);
 void ro2ib_dealloc_pd(struct ib_pd *pd);
 u32 ro2ib_pd_lkey(struct ib_pd *pd);
-struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe, int vector,
-			   u32 poll_ctx);
-void ro2ib_cq_quiesce(struct ib_cq *cq);
-
 struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages);
 void ro2ib_dereg_mr(struct ib_mr *mr);
 int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt, u32 page_size);
@@ -150,7 +156,7 @@ struct ro2ib_qp_caps {
 	u32 qpn;	/* the answer */
 };
 
-int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd, struct ib_cq *cq,
+int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd, struct ro2ib_cq *cq,
 		    void *context,
 		    void (*event)(struct ib_event *, void *),
 		    struct ro2ib_qp_caps *caps, struct ib_qp **out);

@@ -23,7 +23,7 @@ CONFIG_CC_VERSION_TEXT="fake-cc (Fake 14.2.0) 14.2.0"
 """
 IN_TREE = f'CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT="{RUSTC_TEXT}"\n'
 LNET_EXPORTS = {"lnet_register_lnd": 0x1111AAAA, "lnet_parse": 0x2222BBBB, "lnet_finalize": 0x3333CCCC}
-KERNEL_EXPORTS = {"ib_post_send": 0x4444DDDD, "rdma_lock_handler": 0x5555EEEE, "ib_cq_pool_get": 0x66660000}
+KERNEL_EXPORTS = {"ib_post_send": 0x4444DDDD, "rdma_lock_handler": 0x5555EEEE}
 DEBIAN = 'ID=debian\nVERSION_ID="13"\n'
 
 

@@ -111,8 +111,7 @@ def kinds(node):
     out = node.guest.check("rdma resource show")
     total = {}
     for kind, n in re.findall(r"(pd|cq|qp|cm_id|mr) (\d+)", out):
-        if kind != "cq":
-            total[kind] = total.get(kind, 0) + int(n)
+        total[kind] = total.get(kind, 0) + int(n)
     return total
 
 

@@ -183,15 +183,10 @@ class Node:
     def resources(self):
         """Returns the resources of a guest that a driver could leave behind."""
         rdma = self.guest.check("rdma resource show; rdma resource show cm_id")
-        # The kernel keeps its shared CQs as long as the device.
-        rdma = re.sub(r" cq \d+", "", rdma)
         # A device that was removed comes back under another number and in another place.
         rdma = sorted(re.sub(r"^\d+: ", "", rdma, flags=re.MULTILINE).splitlines())
         modules = sorted(line.split()[0] + " " + line.split()[2] for line in self.guest.check("cat /proc/modules").splitlines())
         return {"rdma": rdma, "modules": modules}
-
-    def shared_cqs(self):
-        return int(re.search(r" cq (\d+)", self.guest.check("rdma resource show"))[1])
 
     def judge(self):
         """Raises Left if lnet_lite reports a fault of the driver."""

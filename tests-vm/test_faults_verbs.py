@@ -31,7 +31,7 @@ HOT = {
 COLD = {
     "ro2ib_create_qp": (errno.ENOMEM, errno.EINVAL, errno.EIO),
     "ro2ib_alloc_mr": (errno.ENOMEM, errno.EINVAL),
-    "ro2ib_cq_get": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_cq_create": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_cm_resolve_addr_privileged": (errno.EADDRNOTAVAIL, errno.ENODEV),
     "ro2ib_cm_resolve_route": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_cm_connect_locked": (errno.ENOMEM, errno.EINVAL),

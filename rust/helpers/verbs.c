@@ -4,16 +4,11 @@
  * ALLOW_ERROR_INJECTION (debugfs: fail_function).
  */
 #include <linux/error-injection.h>
-#include <linux/irq_poll.h>
-#include <linux/list.h>
 #include <linux/preempt.h>
-#include <linux/sched.h>
-#include <linux/spinlock.h>
-#include <linux/wait.h>
-#include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
 
+#include "cq.h"
 #include "ro2iblnd_helpers.h"
 
 noinline struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev)
@@ -35,125 +30,6 @@ void ro2ib_dealloc_pd(struct ib_pd *pd)
 u32 ro2ib_pd_lkey(struct ib_pd *pd)
 {
 	return pd->local_dma_lkey;
-}
-
-noinline struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe,
-				    int vector, u32 poll_ctx)
-{
-	return ib_cq_pool_get(dev, nr_cqe, vector, poll_ctx);
-}
-ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
-
-/* Completions that are handled at a time with bottom halves off. */
-#define QUIESCE_BATCH	64
-/* Completions that the core handles in one run of a work item. */
-#define QUIESCE_RUN	65536
-
-/*
- * Queues that are being quiesced: irq_poll_disable() of two tasks at a time for
- * one queue would undo each other. Other queues are not held up: a poll on a
- * device that hangs never ends.
- */
-struct quiescing {
-	struct list_head list;
-	struct ib_cq *cq;
-};
-
-static LIST_HEAD(quiescing);
-static DEFINE_SPINLOCK(quiescing_lock);
-static DECLARE_WAIT_QUEUE_HEAD(quiescing_wait);
-
-static bool quiesce_begin(struct quiescing *s)
-{
-	struct quiescing *other;
-	bool mine = true;
-
-	spin_lock(&quiescing_lock);
-	list_for_each_entry(other, &quiescing, list)
-		if (other->cq == s->cq)
-			mine = false;
-	if (mine)
-		list_add(&s->list, &quiescing);
-	spin_unlock(&quiescing_lock);
-	return mine;
-}
-
-static void quiesce_end(struct quiescing *s)
-{
-	spin_lock(&quiescing_lock);
-	list_del(&s->list);
-	spin_unlock(&quiescing_lock);
-	wake_up_all(&quiescing_wait);
-}
-
-/*
- * For a queue that is polled in a softirq: disables the softirq, and does its
- * work. So no other code polls the queue, and no handler runs any more, however
- * busy other queue pairs keep it. Completions without an interrupt, or left
- * when the queue pair was destroyed, are handled. The completions at the time
- * of the call are no more than the queue can hold.
- */
-static void quiesce_softirq(struct ib_cq *cq)
-{
-	struct quiescing s = { .cq = cq };
-	int left = cq->cqe, n;
-
-	wait_event(quiescing_wait, quiesce_begin(&s));
-	irq_poll_disable(&cq->iop);
-	do {
-		/*
-		 * The handlers may neither sleep nor be interrupted by a
-		 * softirq.
-		 */
-		local_bh_disable();
-		n = ib_process_cq_direct(cq, min(left, QUIESCE_BATCH));
-		local_bh_enable();
-		left -= n;
-		cond_resched();
-	} while (n > 0 && left > 0);
-	local_bh_disable();
-	irq_poll_enable(&cq->iop);
-	/*
-	 * An interrupt that came meanwhile was ignored, and an earlier poll
-	 * could not schedule another: this poll requests the next interrupt,
-	 * too.
-	 */
-	irq_poll_sched(&cq->iop);
-	local_bh_enable();
-	quiesce_end(&s);
-}
-
-/*
- * Waits until the completions that are in @cq have been handled, those of other
- * queue pairs, too. For a queue pair that is destroyed and could not be
- * drained: most adapters remove its completions from the queue, software
- * providers leave them there. Sleeps.
- */
-void ro2ib_cq_quiesce(struct ib_cq *cq)
-{
-	int left = cq->cqe;
-
-	switch (cq->poll_ctx) {
-	case IB_POLL_SOFTIRQ:
-		quiesce_softirq(cq);
-		break;
-	case IB_POLL_WORKQUEUE:
-	case IB_POLL_UNBOUND_WORKQUEUE:
-		/*
-		 * Does not wait for the notification of the provider, which may
-		 * be late, but polls. A run that begins from here on handles
-		 * all current completions, however many other queue pairs add,
-		 * unless the queue holds more than a run handles.
-		 */
-		do {
-			queue_work(cq->comp_wq, &cq->work);
-			flush_work(&cq->work);
-			left -= QUIESCE_RUN;
-		} while (left > 0);
-		break;
-	default:
-		break;
-	}
 }
 
 noinline struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages)
@@ -210,15 +86,15 @@ static bool loses_inline(const struct ib_device *dev)
 }
 
 noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
-			     struct ib_cq *cq, void *context,
+			     struct ro2ib_cq *cq, void *context,
 			     void (*event)(struct ib_event *, void *),
 			     struct ro2ib_qp_caps *caps, struct ib_qp **out)
 {
 	struct ib_qp_init_attr attr = {
 		.event_handler = event,
 		.qp_context = context,
-		.send_cq = cq,
-		.recv_cq = cq,
+		.send_cq = cq->ib,
+		.recv_cq = cq->ib,
 		.cap.max_send_wr = caps->max_send_wr,
 		.cap.max_recv_wr = caps->max_recv_wr,
 		.cap.max_send_sge = caps->max_send_sge,

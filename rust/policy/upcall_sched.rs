@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scheduling of the worker that calls LNet, and of doorbells: whether to queue the worker and where, what it does
-//! next, and whether a new message waits for a doorbell that rings anyway.
+//! Scheduling of the worker that calls LNet, and of doorbells: where to queue the worker, its next job, and whether a
+//! new message waits for a doorbell that rings anyway.
 //!
 //! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But the amount of
 //! its work depends on the peer, which must not take the CPU from all other tasks. So a connection has that priority
 //! for [`PRIORITY_NS`] in [`WHILE_NS`], and for no more jobs than are done at a time, and then continues among ordinary
 //! tasks (H46).
-//!
-//! The worker runs on one CPU at a time, whichever queue it is in, because it is queued only when it is not awake.
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -73,7 +71,7 @@ impl Default for SendsInFlight {
     }
 }
 
-/// Next job of the LNet half.
+/// Next job of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextJob {
     /// Finish a transmit.
@@ -84,95 +82,16 @@ pub enum NextJob {
     Rest,
 }
 
-/// State of a connection's LNet half for other contexts.
-#[derive(Clone, Copy, Debug)]
-pub struct UpcallSched {
-    /// It was queued, and has not looked for jobs yet.
-    queued: bool,
-    /// Task that runs it. The task rings the doorbell after a few jobs, and then looks for more. 0: no task runs it.
-    owner: i32,
-    /// Its last job was to finish a transmit.
+/// Turns of finished transmits and of requests: if there are both, they alternate, because neither may ever end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JobTurns {
+    /// The last job was to finish a transmit.
     requests_next: bool,
-    /// There was more to do than its caller does at a time.
-    busy: bool,
-    /// Time at which its run time is paid for, in nanoseconds of any monotonic clock. Each run delays it by
-    /// [`WHILE_NS`] / [`PRIORITY_NS`] times its own length. The worker has the priority while this time is less than
-    /// [`WHILE_NS`] ahead.
-    due_ns: u64,
 }
 
-impl UpcallSched {
-    /// Creates the state of a half that no task runs, and that is not queued.
-    pub const fn new() -> Self {
-        Self {
-            queued: false,
-            owner: 0,
-            requests_next: false,
-            busy: false,
-            due_ns: 0,
-        }
-    }
-
-    /// Returns whether it will look for jobs by itself: it was queued, or runs.
+impl JobTurns {
+    /// Returns the next job. `done`: transmits are to be finished; `requests`: requests are to be parsed.
     #[inline]
-    pub fn is_awake(&self) -> bool {
-        self.queued || self.owner != 0
-    }
-
-    /// Notes a new job. Returns true if the caller must queue the half, because it would not find the job by itself.
-    pub fn try_wake(&mut self) -> bool {
-        if self.is_awake() {
-            return false;
-        }
-        self.queued = true;
-        true
-    }
-
-    /// Marks the task `me` as its runner. Jobs that are queued from here on may need another look, and messages that it
-    /// sends meanwhile wait for its doorbell.
-    pub fn begin(&mut self, me: i32) {
-        self.queued = false;
-        self.owner = me;
-    }
-
-    /// Notes that it has no other job. It was called at `began_ns`. From here on nothing waits for it.
-    #[inline]
-    pub fn go_idle(&mut self, began_ns: u64, now_ns: u64) {
-        self.owner = 0;
-        self.busy = false;
-        self.ran(began_ns, now_ns);
-    }
-
-    /// Notes that there may be more jobs, which it does after other tasks: the caller queues it. It was called at
-    /// `began_ns`.
-    pub fn again(&mut self, began_ns: u64, now_ns: u64) {
-        self.owner = 0;
-        self.queued = true;
-        self.busy = true;
-        self.ran(began_ns, now_ns);
-    }
-
-    #[inline]
-    fn ran(&mut self, began_ns: u64, now_ns: u64) {
-        let ns = now_ns.saturating_sub(began_ns);
-        let due_ns = self.due_ns.max(began_ns);
-        self.due_ns = due_ns.saturating_add(ns.saturating_mul(WHILE_NS / PRIORITY_NS));
-    }
-
-    /// Returns whether it goes before ordinary tasks, if it is queued at `now_ns` or shortly after.
-    #[inline]
-    pub fn has_priority(&self, now_ns: u64) -> bool {
-        !self.busy && self.due_ns.saturating_sub(now_ns) < WHILE_NS
-    }
-
-    /// Returns whether it has run so long since `began_ns` that other tasks have their turn.
-    #[inline]
-    pub fn is_long(began_ns: u64, now_ns: u64) -> bool {
-        now_ns.saturating_sub(began_ns) >= PRIORITY_NS
-    }
-
-    /// Returns the next job. `done`: transmits are to be finished; `requests`: requests are to be parsed. If both, they
-    /// alternate, because neither may ever end.
     pub fn pick(&mut self, done: bool, requests: bool) -> NextJob {
         let pick = match (done, requests) {
             (true, true) if self.requests_next => NextJob::Parse,
@@ -183,17 +102,30 @@ impl UpcallSched {
         self.requests_next = pick == NextJob::Finish;
         pick
     }
-
-    /// Returns whether work requests that are queued now wait for its doorbell. `me` returns the calling task.
-    pub fn is_owned_by(&self, me: impl FnOnce() -> i32) -> bool {
-        self.owner != 0 && self.owner == me()
-    }
 }
 
-impl Default for UpcallSched {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Returns the time at which the run time of the worker is paid for, in nanoseconds of any monotonic clock: `due_ns`
+/// before it ran from `began_ns` to `now_ns`. Each run delays that time by [`WHILE_NS`] / [`PRIORITY_NS`] times its own
+/// length.
+#[inline]
+pub fn due_after(due_ns: u64, began_ns: u64, now_ns: u64) -> u64 {
+    let ns = now_ns.saturating_sub(began_ns);
+    due_ns
+        .max(began_ns)
+        .saturating_add(ns.saturating_mul(WHILE_NS / PRIORITY_NS))
+}
+
+/// Returns whether the worker goes before ordinary tasks, if it is queued at `now_ns` or shortly after: its run time is
+/// paid for at `due_ns`, less than [`WHILE_NS`] ahead.
+#[inline]
+pub fn has_priority(due_ns: u64, now_ns: u64) -> bool {
+    due_ns.saturating_sub(now_ns) < WHILE_NS
+}
+
+/// Returns whether the worker has run so long since `began_ns` that other tasks have their turn.
+#[inline]
+pub fn is_long(began_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(began_ns) >= PRIORITY_NS
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
@@ -202,15 +134,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upcall_work_is_queued_once() {
-        let mut turn = UpcallSched::new();
-        assert!(!turn.is_awake() && turn.try_wake());
-        assert!(turn.is_awake() && !turn.try_wake());
-        turn.begin(7);
-        // It will look again by itself.
-        assert!(!turn.try_wake());
-        turn.go_idle(1, 2);
-        assert!(turn.try_wake());
+    fn requests_get_their_turn_though_completions_never_end() {
+        let mut turn = JobTurns::default();
+        assert_eq!(turn.pick(true, true), NextJob::Finish);
+        assert_eq!(turn.pick(true, true), NextJob::Parse);
+        assert_eq!(turn.pick(true, true), NextJob::Finish);
+        // A request goes first whenever the last job was a transmit.
+        assert_eq!(turn.pick(true, false), NextJob::Finish);
+        assert_eq!(turn.pick(true, true), NextJob::Parse);
+        assert_eq!(turn.pick(false, true), NextJob::Parse);
+        assert_eq!(turn.pick(true, true), NextJob::Finish);
+        assert_eq!(turn.pick(false, false), NextJob::Rest);
     }
 
     #[test]
@@ -245,34 +179,6 @@ mod tests {
     }
 
     #[test]
-    fn requests_get_their_turn_though_completions_never_end() {
-        let mut turn = UpcallSched::new();
-        assert_eq!(turn.pick(true, true), NextJob::Finish);
-        assert_eq!(turn.pick(true, true), NextJob::Parse);
-        assert_eq!(turn.pick(true, true), NextJob::Finish);
-        // A request goes first whenever the last job was a transmit.
-        assert_eq!(turn.pick(true, false), NextJob::Finish);
-        assert_eq!(turn.pick(true, true), NextJob::Parse);
-        assert_eq!(turn.pick(false, true), NextJob::Parse);
-        assert_eq!(turn.pick(true, true), NextJob::Finish);
-        assert_eq!(turn.pick(false, false), NextJob::Rest);
-    }
-
-    #[test]
-    fn upcall_work_that_yields_is_not_queued_twice() {
-        let mut turn = UpcallSched::new();
-        assert!(turn.try_wake());
-        turn.begin(7);
-        turn.again(1, 2);
-        assert!(turn.is_awake() && !turn.try_wake() && !turn.is_owned_by(|| 7));
-        // It has done too many jobs at a time for the priority, however long that took.
-        assert!(!turn.has_priority(u64::MAX));
-        turn.begin(8);
-        turn.go_idle(1, 2);
-        assert!(turn.try_wake() && turn.has_priority(u64::MAX));
-    }
-
-    #[test]
     fn flooding_peer_loses_priority() {
         // It runs all the time, with pauses that are too short for other tasks, a message or a megabyte at a time.
         for job in [
@@ -282,39 +188,28 @@ mod tests {
             WHILE_NS,
             WHILE_NS * 2,
         ] {
-            let mut turn = UpcallSched::new();
+            let mut due = 0;
             let mut now = WHILE_NS.saturating_mul(10);
             let (began, mut first) = (now, 0u64);
-            assert!(turn.has_priority(now));
+            assert!(has_priority(due, now));
             while now < began.saturating_add(WHILE_NS.saturating_mul(1000)) {
-                first = first.saturating_add(if turn.has_priority(now) { job } else { 0 });
-                turn.go_idle(now, now.saturating_add(job));
+                first = first.saturating_add(if has_priority(due, now) { job } else { 0 });
+                due = due_after(due, now, now.saturating_add(job));
                 now = now.saturating_add(job).saturating_add(1000);
             }
             // A sixteenth of the time, and its initial budget.
             let most = PRIORITY_NS.saturating_mul(1010).saturating_add(job);
             assert!((1..=most).contains(&first));
             // After a pause it has the priority at once.
-            assert!(!turn.has_priority(now));
-            assert!(turn.has_priority(u64::MAX));
+            assert!(!has_priority(due, now));
+            assert!(has_priority(due, u64::MAX));
         }
         // With one message after the other it always has the priority.
-        let (mut turn, mut now) = (UpcallSched::new(), WHILE_NS);
+        let (mut due, mut now) = (0, WHILE_NS);
         for _ in 0..1000 {
-            turn.go_idle(now, now.saturating_add(5_000));
+            due = due_after(due, now, now.saturating_add(5_000));
             now = now.saturating_add(85_000);
-            assert!(turn.has_priority(now));
+            assert!(has_priority(due, now));
         }
-    }
-
-    #[test]
-    fn upcall_owner_is_its_own_task() {
-        let mut turn = UpcallSched::new();
-        assert!(!turn.is_owned_by(|| 7));
-        turn.begin(7);
-        assert!(turn.is_owned_by(|| 7));
-        assert!(!turn.is_owned_by(|| 8));
-        turn.go_idle(1, 2);
-        assert!(!turn.is_owned_by(|| 7));
     }
 }

@@ -2,7 +2,7 @@
 
 //! Counted references to an id of the connection manager.
 //!
-//! An id is held by the driver, by a QP and a share of a completion queue made on it, and by each of its handlers while
+//! An id is held by the driver, by a QP and a completion queue made on it, and by each of its handlers while
 //! it runs. The last of them destroys it. A handler cannot destroy its id, because that waits for its handlers: it
 //! hands the id on ([`HandlerOps::released_in_handler`]).
 //!
@@ -281,7 +281,7 @@ impl CmRef {
     pub(super) unsafe fn create_qp(
         &self,
         pd: &Pd,
-        cq: *mut bindings::ib_cq,
+        cq: *mut bindings::ro2ib_cq,
         context: *mut ffi::c_void,
         event: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut ffi::c_void)>,
         caps: &mut bindings::ro2ib_qp_caps,

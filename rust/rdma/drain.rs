@@ -3,20 +3,18 @@
 //! Drain of a QP: how it ends, and when no completion will come any more.
 //!
 //! One drain work request (marker), as in `ib_drain_qp()`, is posted to each queue of a QP that is in the error state.
-//! When both have completed, every other work request has completed, too, and [`QpHandler::drained`] is called. A
-//! device that is being reset or is broken may refuse the post, or never flush ([`Drain::give_up`]). Then the QP is
-//! destroyed first: nothing new completes after that, and the driver waits until the completions that exist are handled
-//! ([`super::cq`]). `ib_drain_qp()` does not help there: if it cannot post, it warns and returns at once.
+//! When both have completed, every other work request has completed, too, and the QP calls its owner
+//! ([`super::qp_handler`]). A device that is being reset or is broken may refuse the post, or never flush
+//! ([`Drain::give_up`]). Then the QP is destroyed first: nothing new completes after that, and the driver waits until
+//! the completions that exist are handled ([`super::cq`]). `ib_drain_qp()` does not help there: if it cannot post, it
+//! warns and returns at once.
 //!
 //! No locks: atomics. Markers come back where completions are polled ([`super::cq`]).
 
 use kernel::{
-    container_of,
     error::to_result,
     ffi,
-    prelude::*,
-    sync::Arc,
-    types::Opaque, //
+    prelude::*, //
 };
 
 use super::{
@@ -27,35 +25,24 @@ use super::{
         Relaxed,
         Release, //
     },
-    cqe,
-    qp_handler::QpHandler,
-    qp_shared::QpShared,
-    send_ring::PriorWrs,
-    wc::Wc,
-    wc_dispatch, //
+    wr_id::WrId, //
 };
 use crate::bindings;
 
-/// Work requests of each queue that are reserved for draining: the marker of [`Drain::begin`], and the one of
-/// `ib_drain_qp()` if [`Drain::begin`] was never called.
-pub(super) const DRAIN_WRS: u32 = 2;
+/// Work requests of each queue that are reserved for draining: the marker of [`Drain::begin`].
+pub(super) const DRAIN_WRS: u32 = 1;
 
 /// Progress of the drain of a QP.
 ///
 /// # Invariants
 ///
-/// `drained` is only set when no completion will come any more. `shared` is that of the QP that this
-/// is in.
-pub(super) struct Drain<T: QpHandler> {
-    sq_marker: Opaque<bindings::ib_cqe>,
-    rq_marker: Opaque<bindings::ib_cqe>,
+/// `drained` is only set when no completion will come any more.
+pub(super) struct Drain {
     markers_left: Atomic<u32>,
     drained: Atomic<u32>,
     /// One of those below.
     stage: Atomic<u32>,
     posted: Atomic<u32>,
-    handler: Arc<T>,
-    shared: *const QpShared<T>,
 }
 
 /// Work requests may be posted.
@@ -73,31 +60,20 @@ pub(super) enum DrainState {
     Done,
     /// Completions will come, and the markers as the last.
     Pending,
-    /// The caller must destroy the QP, wait until its completions are handled, and call [`Drain::finish_destroyed`].
+    /// The caller must destroy the QP, wait until its completions are handled, and call
+    /// [`super::wc_dispatch::Completions::rest`].
     /// No other caller gets this answer.
     DestroyFirst,
 }
 
-// SAFETY: It may be used and dropped by any thread: what is not atomic does not
-// change, and `shared` belongs to no thread.
-unsafe impl<T: QpHandler> Send for Drain<T> {}
-// SAFETY: As above.
-unsafe impl<T: QpHandler> Sync for Drain<T> {}
-
-impl<T: QpHandler> Drain<T> {
-    /// Creates the state of a QP on which nothing is posted. `shared` is that of the same QP, and lives as long as
-    /// this.
-    pub(super) fn new(handler: Arc<T>, shared: *const QpShared<T>) -> Self {
-        // INVARIANT: Guaranteed by the caller.
+impl Drain {
+    /// Creates the state of a QP on which nothing is posted.
+    pub(super) fn new() -> Self {
         Self {
-            sq_marker: cqe::new(Self::sq_marker_done),
-            rq_marker: cqe::new(Self::rq_marker_done),
             markers_left: Atomic::new(2),
             drained: Atomic::new(0),
             stage: Atomic::new(OPEN),
             posted: Atomic::new(0),
-            handler,
-            shared,
         }
     }
 
@@ -107,7 +83,7 @@ impl<T: QpHandler> Drain<T> {
     }
 
     /// Moves `qp` to the error state and posts the markers whose completions end in
-    /// [`QpHandler::drained`]. Sleeps.
+    /// [`super::qp_handler::QpHandler::drained`]. Sleeps.
     ///
     /// # Errors
     ///
@@ -115,8 +91,8 @@ impl<T: QpHandler> Drain<T> {
     ///
     /// # Safety
     ///
-    /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::rest`] says so or
-    /// [`Self::drain_on_drop`] was called. Posting has ended.
+    /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::rest`] says so. Posting
+    /// has ended.
     pub(super) unsafe fn begin(&self, qp: *mut bindings::ib_qp) -> Result {
         self.set_posted();
         // SAFETY: The caller guarantees that it is valid.
@@ -153,15 +129,14 @@ impl<T: QpHandler> Drain<T> {
 
         write.wr.opcode = bindings::ib_wr_opcode_IB_WR_RDMA_WRITE;
         write.wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
-        write.wr.__bindgen_anon_1.wr_cqe = self.sq_marker.get();
-        // SAFETY: The caller guarantees that `qp` is valid. One work request, for which there is
-        // room, and whose completion finds `sq_marker` in this, which outlives it.
+        write.wr.__bindgen_anon_1.wr_id = WrId::SendMarker.number();
+        // SAFETY: The caller guarantees that `qp` is valid. One work request, for which there is room.
         to_result(unsafe { bindings::ro2ib_ib_post_send(qp, &raw const write.wr, &mut bad_send) })?;
 
         let mut recv = bindings::ib_recv_wr::default();
         let mut bad_recv = &raw const recv;
 
-        recv.__bindgen_anon_1.wr_cqe = self.rq_marker.get();
+        recv.__bindgen_anon_1.wr_id = WrId::RecvMarker.number();
         // SAFETY: As above.
         to_result(unsafe { bindings::ro2ib_ib_post_recv(qp, &raw const recv, &mut bad_recv) })
     }
@@ -177,92 +152,25 @@ impl<T: QpHandler> Drain<T> {
         }
     }
 
-    /// Ends the work requests that were posted and have no completion.
-    ///
-    /// # Safety
-    ///
-    /// [`Self::rest`] returned [`DrainState::DestroyFirst`] to the caller, the QP that this is in is destroyed, and all
-    /// of its completions have been handled.
-    pub(super) unsafe fn finish_destroyed(&self) {
-        // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
-        unsafe {
-            wc_dispatch::end_rest(&*self.shared, Wc::FLUSHED, PriorWrs::Unknown);
-            (*self.shared).send_ring().release_unfinished();
-        }
-        // INVARIANT: None will come any more.
+    /// Returns whether no completion will come any more, or the QP has none that must be waited for.
+    pub(super) fn is_settled(&self) -> bool {
+        self.drained.load(Acquire) != 0 || self.posted.load(Relaxed) == 0
+    }
+
+    /// Counts a completed marker.
+    pub(super) fn marker_done(&self) {
+        self.markers_left.fetch_sub(1, Full);
+    }
+
+    /// Returns whether both markers have come back, and this was not noted yet.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.markers_left.load(Relaxed) == 0 && self.drained.load(Relaxed) == 0
+    }
+
+    /// Notes that no completion will come any more.
+    pub(super) fn set_drained(&self) {
+        // INVARIANT: Guaranteed by the caller.
         self.drained.store(1, Release);
-    }
-
-    /// Waits for the completions of a QP that is dropped without [`Self::begin`], if there may be some. Sleeps. Returns
-    /// whether the caller must wait for handled completions once more when the QP is destroyed.
-    ///
-    /// # Safety
-    ///
-    /// `qp` is the QP that this is in. Posting has ended, and no other caller is in this function.
-    pub(super) unsafe fn drain_on_drop(&self, qp: *mut bindings::ib_qp) -> bool {
-        if self.drained.load(Acquire) != 0 || self.posted.load(Relaxed) == 0 {
-            return false;
-        }
-        if self.stage.load(Acquire) <= BEGUN {
-            // SAFETY: The caller guarantees that it is valid, and that posting has ended; there is room for the two
-            // work requests.
-            unsafe { bindings::ib_drain_qp(qp) }
-        }
-        true
-    }
-
-    /// Handles the completion of the marker of the send queue.
-    ///
-    /// # Safety
-    ///
-    /// Called by the core for a completion whose `wr_cqe` is `sq_marker`.
-    unsafe extern "C" fn sq_marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: The completion of the marker that `begin` posted: `wr_cqe` is `sq_marker` of a
-        // QP that outlives it.
-        unsafe {
-            let cqe = Opaque::cast_from((*wc).__bindgen_anon_1.wr_cqe);
-            let this = container_of!(cqe, Self, sq_marker);
-
-            // It is the last of the send queue.
-            wc_dispatch::end_rest(&*(*this).shared, Wc::of_send(&*wc), PriorWrs::Completed);
-            Self::marker_done(this);
-        }
-    }
-
-    /// Handles the completion of the marker of the receive queue.
-    ///
-    /// # Safety
-    ///
-    /// Called by the core for a completion whose `wr_cqe` is `rq_marker`.
-    unsafe extern "C" fn rq_marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: As above, for `rq_marker`.
-        unsafe {
-            let cqe = Opaque::cast_from((*wc).__bindgen_anon_1.wr_cqe);
-
-            Self::marker_done(container_of!(cqe, Self, rq_marker));
-        }
-    }
-
-    /// Counts a completed marker; the last one ends the drain.
-    ///
-    /// # Safety
-    ///
-    /// `this` is in a QP of which a marker has just come back.
-    unsafe fn marker_done(this: *const Self) {
-        // SAFETY: Guaranteed by the caller: it lives until `drained` is set.
-        let this = unsafe { &*this };
-
-        if this.markers_left.fetch_sub(1, Full) != 1 {
-            return;
-        }
-        let handler = this.handler.clone();
-
-        // SAFETY: By the type invariant it is valid. Both markers are the last of their queues: they were posted after
-        // posting had ended and after the QP was moved to the error state.
-        unsafe { (*this.shared).send_ring().release_unfinished() };
-        // INVARIANT: As above.
-        this.drained.store(1, Release);
-        // From here on another thread may free the QP.
-        T::drained(handler);
     }
 }

@@ -38,7 +38,6 @@ const SIZES: &[Found] = sizes! {
     ib_recv_wr
     ib_sge
     ib_wc
-    ib_cqe
     ib_event
     ib_event_handler
     work_struct
@@ -63,7 +62,6 @@ const OFFSETS: &[Found] = offsets! {
     ib_reg_wr: mr key access;
     ib_recv_wr: next __bindgen_anon_1 sg_list num_sge;
     ib_sge: addr length lkey;
-    ib_cqe: done;
     ib_event: event;
     sg_table: sgl nents;
     bio_vec: bv_page bv_len bv_offset;

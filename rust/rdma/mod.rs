@@ -4,7 +4,7 @@
 //!
 //! One file per object. Every type owns what it wraps: dropping the last owner
 //! is the only way to destroy it, and an object holds what it depends on (a QP
-//! its PD, its CQ share, its CM id), so that destruction is in the right order
+//! its PD, its completion queue, its CM id), so that destruction is in the right order
 //! by construction. Memory that a device may access belongs to a work request
 //! from the moment it is pushed until its completion, or to the QP for as long
 //! as a key to it is valid.
@@ -14,10 +14,12 @@
 //! | module | content |
 //! |---|---|
 //! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: from one to those of a device |
-//! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests; over [`cqe`] |
+//! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests |
+//! | [`wr_id`], [`drain`] | numbers of work requests, and the drain |
 //! | [`qp_shared`] | the part of a QP that completions need |
+//! | [`completion_round`], [`wc_dispatch`] | completions of a poll, and their receiver |
 //! | [`qp_handler`] | callbacks to the owner of a QP |
-//! | [`wc_dispatch`], [`drain`] | completions of work requests, and the drain |
+//! | [`cq`] | the completion queue |
 //! | [`qp`] | the QP |
 //! | [`sq`], [`sq_reg`], [`rq`] | the rights to post; over [`batch`] |
 //! | [`qp_create`] | creation of the QP and the rights, and their end |
@@ -53,8 +55,8 @@ pub(crate) mod cm_event;
 pub(crate) mod cm_locked;
 pub(crate) mod cm_path;
 pub(crate) mod cm_ref;
+pub(crate) mod completion_round;
 pub(crate) mod cq;
-pub(crate) mod cqe;
 pub(crate) mod debugfs;
 pub(crate) mod device;
 pub(crate) mod drain;
@@ -90,3 +92,4 @@ pub(crate) mod sync;
 pub(crate) mod wc;
 pub(crate) mod wc_dispatch;
 pub(crate) mod work;
+pub(crate) mod wr_id;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains, and the lock for making completion queues of a device.
+//! Protection domains.
 
 use core::ptr::NonNull;
 
@@ -9,8 +9,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        Arc,
-        Mutex, //
+        Arc, //
     }, //
 };
 
@@ -22,13 +21,9 @@ use crate::bindings;
 /// # Invariants
 ///
 /// `pd` is a protection domain of `device` that only `drop` frees.
-#[pin_data(PinnedDrop)]
 pub(crate) struct Pd {
     pd: NonNull<bindings::ib_pd>,
     device: ARef<Device>,
-    /// Held while completion queues are requested; see [`super::cq`].
-    #[pin]
-    cqs: Mutex<()>,
 }
 
 // SAFETY: A protection domain may be used and freed by any thread.
@@ -43,24 +38,15 @@ impl Pd {
     ///
     /// Those of the provider.
     pub(crate) fn alloc(device: ARef<Device>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            try_pin_init!(Self {
-                cqs <- kernel::new_mutex!((), "Pd::cqs"),
-                pd: {
-                    // SAFETY: `device` is valid and registered.
-                    let pd = from_err_ptr(unsafe { bindings::ro2ib_alloc_pd(device.as_raw()) })?;
+        // SAFETY: `device` is valid and registered.
+        let pd = from_err_ptr(unsafe { bindings::ro2ib_alloc_pd(device.as_raw()) })?;
+        // INVARIANT: It is ours.
+        let pd = Self {
+            pd: NonNull::new(pd).ok_or(ENOMEM)?,
+            device,
+        };
 
-                    // INVARIANT: It is ours; nothing fails behind this.
-                    NonNull::new(pd).ok_or(ENOMEM)?
-                },
-                device,
-            }? Error),
-            GFP_KERNEL,
-        )
-    }
-
-    pub(super) fn cqs(&self) -> &Mutex<()> {
-        &self.cqs
+        Ok(Arc::new(pd, GFP_KERNEL)?)
     }
 
     /// Returns its device.
@@ -79,9 +65,8 @@ impl Pd {
     }
 }
 
-#[pinned_drop]
-impl PinnedDrop for Pd {
-    fn drop(self: Pin<&mut Self>) {
+impl Drop for Pd {
+    fn drop(&mut self) {
         // SAFETY: By the type invariant; what was made from it holds an `Arc<Pd>`.
         unsafe { bindings::ro2ib_dealloc_pd(self.as_raw()) }
     }

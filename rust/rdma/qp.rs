@@ -6,15 +6,15 @@
 //! buffers, mappings of work requests and memory regions. It is destroyed after
 //! all its completions are reaped, which is when that memory is freed.
 //!
-//! Below it are the parts that its completions need ([`super::qp_shared`], [`super::wc_dispatch`]) and its drain
-//! ([`super::drain`]). Above it are the queues that work requests are posted with ([`super::sq`], [`super::rq`]), and
-//! [`super::qp_create`], which makes all three.
+//! Below it are the parts that its completions need ([`super::qp_shared`], [`super::wc_dispatch`]). Above it are the
+//! queues that work requests are posted with ([`super::sq`], [`super::rq`]), and [`super::qp_create`], which makes all
+//! three.
 //!
 //! Closing: [`Qp::drain`] takes the rights to post, moves the QP to the error
 //! state and posts one marker to each queue. When both have come back every other
 //! completion has, too, and [`QpHandler::drained`] is called. Then a worker calls
 //! [`Qp::destroy_mrs`] (every key is dead), and drops the QP. A QP that is dropped
-//! without all this waits for its completions in `drop`.
+//! without all this is destroyed before its completions are handled.
 
 use core::{
     marker::PhantomPinned,
@@ -38,10 +38,9 @@ use super::{
         CmId, //
     },
     cm_ref::CmRef,
-    cq::CqShare,
+    cq::Cq,
     device::Device,
     drain::{
-        Drain,
         DrainState,
         DRAIN_WRS, //
     },
@@ -62,7 +61,7 @@ use super::{
     send_ring::SendRing,
     sg::SgRef,
     wc::QpEvent,
-    wc_dispatch, //
+    wc_dispatch::Completions, //
 };
 use crate::bindings;
 
@@ -97,13 +96,14 @@ impl QpConfig {
 /// # Invariants
 ///
 /// `raw` is the QP of the CM id `id`, made with `pd`, `cq` and, as its context,
-/// the address of this, until `gone` is set. The slots in `shared` are posted to no other.
+/// the address of this, until `gone` is set. The slots in `shared` are posted to no other. `cq` has the address of
+/// `shared` as its context, and is used by no other QP.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<T: QpHandler> {
-    // Dropped in this order, after the QP is destroyed: keys and memory, then the rest.
-    #[pin]
-    shared: QpShared<T>,
-    drain: Drain<T>,
+    // Dropped in this order, after the QP is destroyed: the queue, so that no round is under way; keys and memory; the
+    // rest.
+    cq: Cq,
+    shared: QpShared<T, T::Recv>,
     nr: u64,
     lkey: u32,
     max_send_sge: u32,
@@ -112,7 +112,6 @@ pub(crate) struct Qp<T: QpHandler> {
     gone: Atomic<u32>,
     wrs_per_reg: u16,
     signals_all: bool,
-    cq: CqShare,
     pd: Arc<Pd>,
     id: CmRef,
     raw: NonNull<bindings::ib_qp>,
@@ -133,7 +132,7 @@ impl<T: QpHandler> Qp<T> {
     pub(super) fn new<H: CmHandler>(
         id: &CmId<H>,
         (pd, regions): (&Arc<Pd>, &Arc<Regions>),
-        hint: i32,
+        vector: u32,
         config: &QpConfig,
         handler: Arc<T>,
     ) -> Result<Arc<Self>> {
@@ -141,17 +140,10 @@ impl<T: QpHandler> Qp<T> {
             return Err(EINVAL);
         }
         let id = id.as_ref().clone();
-        let cq = CqShare::get(&id, pd, config.nr_cqe(), hint)?;
         let nr = NEXT_NR.fetch_add(1, Relaxed);
         let pool = MrPool::new(nr, pd, config.nr_mrs, config.mr_pages.into())?;
         let mrs = MrPoolHandle::new(pool, regions);
-        let to_tell = handler.clone();
-        let shared = QpShared::new(
-            mrs,
-            (config.sq_depth, wc_dispatch::send_done::<T>),
-            (config.rq_depth, wc_dispatch::recv_done::<T>),
-            handler,
-        );
+        let shared = QpShared::new(mrs, config.sq_depth, config.rq_depth, handler)?;
         let mut caps = bindings::ro2ib_qp_caps {
             max_send_wr: u32::from(config.sq_depth) + DRAIN_WRS,
             max_recv_wr: u32::from(config.rq_depth) + DRAIN_WRS,
@@ -162,9 +154,7 @@ impl<T: QpHandler> Qp<T> {
 
         Arc::pin_init(
             try_pin_init!(&this in Self {
-                shared <- shared,
-                // SAFETY: The field is part of what is being made.
-                drain: Drain::new(to_tell, unsafe { &raw const (*this.as_ptr()).shared }),
+                shared,
                 nr,
                 lkey: pd.local_dma_lkey(),
                 max_send_sge: config.max_send_sge.into(),
@@ -173,9 +163,25 @@ impl<T: QpHandler> Qp<T> {
                 gone: Atomic::new(0),
                 wrs_per_reg: pd.device().wrs_per_reg(),
                 signals_all: pd.device().reads_after_completion(),
-                cq,
                 pd: pd.clone(),
                 id,
+                // INVARIANT: Its context is the address of `shared`.
+                cq: {
+                    let this = this.as_ptr();
+
+                    // SAFETY: The fields it uses are initialised, and stay where they are until the queue is dropped.
+                    // The handler keeps its work queue.
+                    unsafe {
+                        Cq::create(
+                            (&(*this).id, &(*this).pd),
+                            config.nr_cqe(),
+                            vector,
+                            (*this).shared.handler().completion_queue(),
+                            Self::round,
+                            (&raw mut (*this).shared).cast(),
+                        )
+                    }?
+                },
                 _pin: PhantomPinned,
                 // INVARIANT: Made here, as the last step.
                 raw: {
@@ -301,7 +307,7 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// `EBUSY` before [`Self::drain`] has ended posting and [`QpHandler::drained`] was called.
     pub(crate) fn destroy_mrs(&self) -> Result {
-        match self.drain.rest() {
+        match self.shared.drain().rest() {
             DrainState::Done => {}
             DrainState::Pending => return Err(EBUSY),
             DrainState::DestroyFirst => {
@@ -309,7 +315,7 @@ impl<T: QpHandler> Qp<T> {
                 unsafe { self.destroy_undrained() };
                 // SAFETY: `rest` returned `DestroyFirst` to us; nothing of a destroyed QP completes, and
                 // `destroy_undrained` waited for the completions that existed.
-                unsafe { self.drain.finish_destroyed() };
+                unsafe { self.end_rest() };
             }
         }
         self.shared.regions().destroy();
@@ -319,7 +325,7 @@ impl<T: QpHandler> Qp<T> {
     /// Gives up a drain that does not end: the next [`Self::destroy_mrs`] does not wait for it. [`QpHandler::drained`]
     /// may still be called. Does nothing before [`Self::drain`] has returned.
     pub(crate) fn give_up_drain(&self) {
-        self.drain.give_up();
+        self.shared.drain().give_up();
     }
 
     /// Destroys the QP, if it is there.
@@ -356,15 +362,59 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// Called once at most, when posting has ended.
     pub(super) unsafe fn end_posting(&self) -> Result {
-        // SAFETY: Guaranteed by the caller; it is ours, and `drop` destroys it after it has called
-        // `drain_on_drop`.
-        unsafe { self.drain.begin(self.as_raw()) }
+        // SAFETY: Guaranteed by the caller; it is ours.
+        unsafe { self.shared.drain().begin(self.as_raw()) }
     }
 
     /// Ends posting as a failed drain, for [`Self::fail_to_drain`].
     #[cfg(ro2iblnd_kunit)]
     pub(super) fn end_without_drain(&self) {
-        self.drain.fail();
+        self.shared.drain().fail();
+    }
+
+    /// Handles the completions of one poll.
+    ///
+    /// # Safety
+    ///
+    /// As of [`super::cq::Round`], for a completion queue whose context is the `shared` of the only QP that uses it.
+    unsafe extern "C" fn round(
+        context: *mut ffi::c_void,
+        wcs: *mut bindings::ib_wc,
+        n: ffi::c_int,
+    ) {
+        // SAFETY: The caller guarantees that it is the context of the queue, that there are so many completions, and
+        // that no other thread handles completions.
+        let (shared, completions) = unsafe {
+            let shared = &*context.cast::<QpShared<T, T::Recv>>();
+            let wcs = core::slice::from_raw_parts_mut(wcs, n as usize);
+
+            (shared, Completions::new(shared, wcs))
+        };
+
+        T::round(shared.handler(), completions);
+        if shared.drain().is_over() {
+            // SAFETY: Both markers have come back, and they are the last of their queues: they were posted after
+            // posting had ended and after the QP was moved to the error state. No completion is being handled.
+            unsafe { shared.send_ring().release_unfinished() };
+            shared.drain().set_drained();
+            T::drained(shared.handler().clone());
+        }
+    }
+
+    /// Ends the work requests that are left in the send queue of a destroyed QP, as flushed.
+    ///
+    /// # Safety
+    ///
+    /// No completion of the send queue will come any more, and none is being handled.
+    #[cold]
+    unsafe fn end_rest(&self) {
+        // SAFETY: Guaranteed by the caller.
+        T::round(self.shared.handler(), unsafe {
+            Completions::rest(&self.shared)
+        });
+        // SAFETY: Guaranteed by the caller: the QP is destroyed.
+        unsafe { self.send_ring().release_unfinished() };
+        self.shared.drain().set_drained();
     }
 
     /// Handles an asynchronous event of the QP.
@@ -394,11 +444,11 @@ impl<T: QpHandler> Qp<T> {
         self.raw.as_ptr()
     }
 
-    pub(super) fn send_ring(&self) -> &SendRing<QpShared<T>> {
+    pub(super) fn send_ring(&self) -> &SendRing {
         self.shared.send_ring()
     }
 
-    pub(super) fn recv_ring(&self) -> &RecvRing<QpShared<T>> {
+    pub(super) fn recv_ring(&self) -> &RecvRing<T::Recv> {
         self.shared.recv_ring()
     }
 
@@ -412,22 +462,19 @@ impl<T: QpHandler> Qp<T> {
 
     /// Records that there will be completions to wait for.
     pub(super) fn set_posted(&self) {
-        self.drain.set_posted();
+        self.shared.drain().set_posted();
     }
 }
 
 #[pinned_drop]
 impl<T: QpHandler> PinnedDrop for Qp<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant, it is ours. Nothing can post any more, because that takes a reference to this.
-        let unsettled = unsafe { self.drain.drain_on_drop(self.as_raw()) };
-
-        if unsettled {
-            // SAFETY: As above.
-            unsafe { self.destroy_undrained() };
+        if self.shared.drain().is_settled() {
+            // SAFETY: Nothing can post any more, because that takes a reference to this.
+            unsafe { self.destroy() };
         } else {
             // SAFETY: As above.
-            unsafe { self.destroy() };
+            unsafe { self.destroy_undrained() };
         }
     }
 }

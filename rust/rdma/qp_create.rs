@@ -37,9 +37,9 @@ pub(crate) struct QpParts<T: QpHandler> {
 }
 
 impl<T: QpHandler> Qp<T> {
-    /// Makes a QP on `id`, with completions from completion vector `hint` if possible. `id` must be bound to the device
-    /// of the protection domain in `on`, and the regions in `on` are those of that device. Sleeps; not in a handler of
-    /// `id`.
+    /// Makes a QP on `id`, with completions from completion vector `vector`, modulo their number. `id` must be bound to
+    /// the device of the protection domain in `on`, and the regions in `on` are those of that device. Sleeps; not in a
+    /// handler of `id`.
     ///
     /// # Errors
     ///
@@ -49,11 +49,11 @@ impl<T: QpHandler> Qp<T> {
     pub(crate) fn create<H: CmHandler>(
         id: &CmId<H>,
         on: (&Arc<Pd>, &Arc<Regions>),
-        hint: i32,
+        vector: u32,
         config: &QpConfig,
         handler: Arc<T>,
     ) -> Result<QpParts<T>> {
-        let qp = Self::new(id, on, hint, config, handler)?;
+        let qp = Self::new(id, on, vector, config, handler)?;
 
         Ok(QpParts {
             sq: SendQueue::new(qp.id(), config.sq_depth)?,

@@ -8,31 +8,28 @@ use kernel::sync::{
 };
 
 use super::{
-    qp_shared::QpShared,
-    recv_ring::RecvDone,
-    send_ring::Retired,
-    wc::QpEvent, //
+    recv_ring::RecvBuffer,
+    wc::QpEvent,
+    wc_dispatch::Completions,
+    work::OwnedQueue, //
 };
-
-/// Work requests of the send queue that one completion retires, in posting order, as [`super::send_ring::SendDone`].
-/// Dropping it retires the remaining ones.
-pub(crate) type SendsDone<'a, T> = Retired<'a, QpShared<T>>;
 
 /// Callbacks of a [`super::qp::Qp`].
 ///
-/// `sends_done` and `recv_done` run where completions are polled
-/// ([`super::cq`]): softirq, for all they know. They must not sleep. They are not called
-/// concurrently for the same QP.
+/// `round` runs where completions are polled ([`super::cq`]): softirq, for all it knows. It must not sleep. It is not
+/// called concurrently for the same QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
-    /// Handles work requests of the send queue that have ended: in posting order, exactly once for each that was
-    /// posted.
-    fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>);
+    /// Buffer of a receive, with what belongs to it.
+    type Recv: RecvBuffer;
 
-    /// Handles a receive that has ended. The QP keeps the buffer of a failed receive until it is destroyed.
-    fn recv_done(this: &Arc<Self>, done: RecvDone);
+    /// Returns the work queue for the completions of software providers; it must exist as long as the handler.
+    fn completion_queue(&self) -> &OwnedQueue;
+
+    /// Handles the completions of one poll: calls [`Completions::each`], typically with a lock held.
+    fn round(this: &Arc<Self>, completions: Completions<'_, Self, Self::Recv>);
 
     /// Handles the end of a drain: all completions of a QP on which [`super::qp::Qp::drain`] succeeded are reaped. Same
-    /// context; queue work that destroys the QP. The worker may do so while this still runs.
+    /// context; queue work that destroys the QP, which waits until this has returned.
     fn drained(this: Arc<Self>);
 
     /// Handles an asynchronous event. Treat it as hard interrupt context: touch atomics, queue work.

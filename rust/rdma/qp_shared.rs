@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Part of a QP that its completions need: the slots of both queues, the memory regions, and the handler.
+//! Part of a QP that its completions need: the slots of both queues, the memory regions, the drain, and the handler.
 //!
-//! A slot points to the [`QpShared`] that it is in, not to the QP. So [`super::wc_dispatch`] lies below the QP and does
-//! not know it. Any context; the fields have their own locks and rules.
-
-use core::marker::PhantomPinned;
+//! It is the context of the completion queue. So [`super::wc_dispatch`] lies below the QP and does not know it. Any
+//! context; the fields have their own locks and rules.
 
 use kernel::{
     prelude::*,
@@ -13,61 +11,55 @@ use kernel::{
 };
 
 use super::{
-    cqe::Done,
+    drain::Drain,
     mr_pool::MrPool,
     mr_sharing::MrPoolHandle,
-    recv_ring::RecvRing,
+    recv_ring::{
+        RecvBuffer,
+        RecvRing, //
+    },
     send_ring::SendRing, //
 };
 
-/// Part of a QP with a handler `T` that its completions need.
-///
-/// # Invariants
-///
-/// It is the owner of both rings, and stays where it is.
-#[pin_data]
-pub(crate) struct QpShared<T> {
+/// Part of a QP that its completions need, with a handler `T` and `R` as the buffers of receives.
+pub(crate) struct QpShared<T, R> {
     // Dropped in this order: keys, then memory, then the handler.
     mrs: MrPoolHandle,
-    send: SendRing<Self>,
-    recv: RecvRing<Self>,
+    send: SendRing,
+    recv: RecvRing<R>,
+    drain: Drain,
     handler: Arc<T>,
-    #[pin]
-    _pin: PhantomPinned,
 }
 
-// SAFETY: It may be used and dropped by any thread; the slots, which have pointers to it and to
-// what they own, are protected as their invariants say.
-unsafe impl<T: Send + Sync> Send for QpShared<T> {}
+// SAFETY: It may be used and dropped by any thread; the slots are protected as their invariants say.
+unsafe impl<T: Send + Sync, R: Send> Send for QpShared<T, R> {}
 // SAFETY: As above.
-unsafe impl<T: Send + Sync> Sync for QpShared<T> {}
+unsafe impl<T: Send + Sync, R: Send> Sync for QpShared<T, R> {}
 
-impl<T> QpShared<T> {
-    /// Creates rings of these depths, with the functions that their completions call: these may take the owner of the
-    /// ring for a `QpShared<T>`. Sleeps.
+impl<T, R: RecvBuffer> QpShared<T, R> {
+    /// Creates rings of these depths. Sleeps.
     pub(super) fn new(
         mrs: MrPoolHandle,
-        send: (u16, Done),
-        recv: (u16, Done),
+        sq_depth: u16,
+        rq_depth: u16,
         handler: Arc<T>,
-    ) -> impl PinInit<Self, Error> {
-        try_pin_init!(&this in Self {
+    ) -> Result<Self> {
+        Ok(Self {
             mrs,
-            // INVARIANT: The owner is this.
-            send: SendRing::new(send.0, send.1, this.as_ptr())?,
-            recv: RecvRing::new(recv.0, recv.1, this.as_ptr())?,
+            send: SendRing::new(sq_depth)?,
+            recv: RecvRing::new(rq_depth)?,
+            drain: Drain::new(),
             handler,
-            _pin: PhantomPinned,
-        }? Error)
+        })
     }
 
     /// Returns the slots of the send queue.
-    pub(super) fn send_ring(&self) -> &SendRing<Self> {
+    pub(super) fn send_ring(&self) -> &SendRing {
         &self.send
     }
 
     /// Returns the slots of the receive queue.
-    pub(super) fn recv_ring(&self) -> &RecvRing<Self> {
+    pub(super) fn recv_ring(&self) -> &RecvRing<R> {
         &self.recv
     }
 
@@ -79,6 +71,11 @@ impl<T> QpShared<T> {
     /// Returns the memory regions.
     pub(super) fn mr_pool(&self) -> &MrPool {
         &self.mrs
+    }
+
+    /// Returns the progress of the drain.
+    pub(super) fn drain(&self) -> &Drain {
+        &self.drain
     }
 
     /// Returns the handler.

@@ -12,12 +12,11 @@ use super::{
         PostError,
         RawBox, //
     },
-    buf::{
-        RxBuf,
-        MSG_BUF_LEN, //
-    },
+    buf::MSG_BUF_LEN,
     qp::Qp,
-    qp_handler::QpHandler, //
+    qp_handler::QpHandler,
+    recv_ring::RecvBuffer,
+    wr_id::WrId, //
 };
 use crate::bindings;
 
@@ -119,12 +118,16 @@ impl RecvQueue {
     /// Gives the buffer back if the batch is full (post it), if the receive queue is full, if a post failed earlier, or
     /// if it is mapped for another device.
     #[inline(always)]
-    pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: RxBuf) -> Result<(), RxBuf> {
-        if self.qp_id != qp.id() || self.closed || !buf.is_for(qp.device()) {
+    pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: T::Recv) -> Result<(), T::Recv> {
+        let Some(raw) = buf.buf().filter(|raw| raw.is_for(qp.device())) else {
+            return Err(buf);
+        };
+
+        if self.qp_id != qp.id() || self.closed {
             return Err(buf);
         }
         // First, because it is a call: no other value has to survive it.
-        buf.sync_for_device(MSG_BUF_LEN);
+        raw.sync_for_device(MSG_BUF_LEN);
 
         let slots = qp.recv_ring().slots();
         let batch = &mut *self.batch;
@@ -139,10 +142,12 @@ impl RecvQueue {
         if !slot.is_free() {
             return Err(buf);
         }
-        sge.addr = buf.dma();
+        sge.addr = raw.dma();
         sge.lkey = qp.local_dma_lkey();
+        // The index is less than the depth, which is a `u16`.
+        wr.__bindgen_anon_1.wr_id = WrId::Recv(self.next as u32).number();
         // SAFETY: We are the right to use the queue of this QP, and the slot is free.
-        wr.__bindgen_anon_1.wr_cqe = unsafe { slot.put(buf) };
+        unsafe { slot.put(buf) };
         // INVARIANT: Complete.
         self.pending = self.pending.wrapping_add(1);
         self.next = next_index(self.next, slots.len());

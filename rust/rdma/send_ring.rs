@@ -14,16 +14,11 @@
 //! No locks: a slot is used by the send queue or by a completion, and completions come one after the other. Any context
 //! except hard interrupts.
 
-use core::{
-    cell::UnsafeCell,
-    mem::ManuallyDrop, //
-};
+use core::cell::UnsafeCell;
 
 use kernel::{
-    container_of,
     pr_warn_once,
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 use super::{
@@ -34,15 +29,11 @@ use super::{
         Release, //
     },
     buf::TxBuf,
-    cqe::{
-        self,
-        Done, //
-    },
+    completion_round::CompletionRound,
     mr_pool::MrPool,
     sg::SgRef,
     wc::Wc, //
 };
-use crate::bindings;
 
 /// Outcome of the work requests that a completion retires together with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +42,6 @@ pub(super) enum PriorWrs {
     Completed,
     /// It is not known: the queue was destroyed with them. So a key that one of them was to invalidate may be valid.
     Unknown,
-}
-
-impl PriorWrs {
-    fn wc(self) -> Wc {
-        match self {
-            Self::Completed => Wc::SUCCESS,
-            Self::Unknown => Wc::FLUSHED,
-        }
-    }
-}
-
-/// A work request of the send queue that has ended.
-pub(crate) struct SendDone {
-    /// Context that was given when it was pushed.
-    pub(crate) ctx: u32,
-    /// How it ended.
-    pub(crate) wc: Wc,
-    /// The message buffer of a send that succeeded.
-    pub(crate) buf: Option<TxBuf>,
 }
 
 /// Resources of a work request while the device may use them.
@@ -93,25 +65,15 @@ pub(super) enum WrMemory {
     Invalidates(u16),
 }
 
-/// # Invariants
-///
-/// `owner` is what [`SendRing::new`] was given, and `index` is the place of this in the ring.
-struct Slot<O> {
-    cqe: Opaque<bindings::ib_cqe>,
-    owner: *const O,
-    index: u32,
-    resources: UnsafeCell<Resources>,
-}
-
-/// The slots of a send queue, which an `O` owns.
+/// The slots of a send queue.
 ///
 /// # Invariants
 ///
 /// The `used` slots from `tail` on are posted and belong to completions, the
 /// others to the send queue; once `broken` is set, only those that it had found before. `tail`
 /// is only written by completions, which do not run at the same time: they all come from one CQ.
-pub(super) struct SendRing<O> {
-    slots: KVVec<Slot<O>>,
+pub(super) struct SendRing {
+    slots: KVVec<UnsafeCell<Resources>>,
     depth: u32,
     tail: Atomic<u32>,
     used: Atomic<u32>,
@@ -119,26 +81,17 @@ pub(super) struct SendRing<O> {
     broken: Atomic<bool>,
 }
 
-impl<O> SendRing<O> {
-    /// Creates `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
+impl SendRing {
+    /// Creates `depth` free slots. Sleeps.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(super) fn new(depth: u16, done: Done, owner: *const O) -> Result<Self> {
+    pub(super) fn new(depth: u16) -> Result<Self> {
         let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
 
-        for index in 0..u32::from(depth) {
-            slots.push(
-                // INVARIANT: They are pushed in order.
-                Slot {
-                    cqe: cqe::new(done),
-                    owner,
-                    index,
-                    resources: UnsafeCell::new(Resources::default()),
-                },
-                GFP_KERNEL,
-            )?;
+        for _ in 0..depth {
+            slots.push(UnsafeCell::new(Resources::default()), GFP_KERNEL)?;
         }
         // INVARIANT: No slot is used.
         Ok(Self {
@@ -150,41 +103,19 @@ impl<O> SendRing<O> {
         })
     }
 
-    /// Returns the owner of the ring and the slot of which `wc` is a completion.
+    /// Ends the work request in slot `index`, which has the outcome `wc`, and all before it, as `prior` says: passes
+    /// them to `round` in posting order. Releases the memory of those that succeeded, of which `mrs` has the keys.
     ///
     /// # Safety
     ///
-    /// `wc` is a valid completion of a work request with the entry of a slot of a `SendRing<O>`, and the owner of that
-    /// ring lives for `'a`.
-    #[inline]
-    pub(super) unsafe fn find<'a>(wc: *const bindings::ib_wc) -> (&'a O, u32)
-    where
-        O: 'a,
-    {
-        // SAFETY: The caller guarantees that `wc` is valid, that its `wr_cqe` is in a slot, which
-        // lives as long as its ring, and that the owner does.
-        unsafe {
-            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
-            let slot = &*container_of!(Opaque::cast_from(cqe), Slot<O>, cqe);
-
-            (&*slot.owner, slot.index)
-        }
-    }
-
-    /// Retires the work request in slot `index` and all before it. Releases the memory of those that succeeded, which
-    /// keys of `mrs` cover. Returns `None` if the work request was not posted.
-    ///
-    /// # Safety
-    ///
-    /// Called for a completion of that slot with the outcome `wc`, and not for another one until the returned value is
-    /// dropped. `prior` is true for the work requests before it.
+    /// Called for the completion of that slot, and not by two threads at a time.
     #[inline(always)]
-    pub(super) unsafe fn retire(
+    pub(super) unsafe fn retire<R>(
         &self,
-        index: u32,
-        (wc, prior): (Wc, PriorWrs),
+        (index, wc, prior): (u32, Wc, PriorWrs),
         mrs: &MrPool,
-    ) -> Option<Retired<'_, O>> {
+        round: &mut impl CompletionRound<R>,
+    ) {
         let tail = self.tail.load(Relaxed);
         let distance = if index >= tail {
             index.wrapping_sub(tail)
@@ -194,31 +125,85 @@ impl<O> SendRing<O> {
 
         if distance >= self.used.load(Acquire) {
             pr_warn_once!("completion for a send that was not posted\n");
-            return None;
+            return;
         }
-        let n = distance.wrapping_add(1);
+        if wc.status.is_success() && prior == PriorWrs::Completed {
+            let mut at = tail;
 
-        let mut well = n;
+            for _ in 0..=distance {
+                // SAFETY: By the type invariant the slot belongs to completions: it is one of the first used ones.
+                unsafe { self.succeeded(at, mrs, round) };
+                at = next_index(at, self.depth);
+            }
+            // INVARIANT: We are done with the slots.
+            self.tail.store(at, Relaxed);
+            self.used.fetch_sub(distance.wrapping_add(1), Release);
+        } else {
+            // SAFETY: Guaranteed by the caller; the slots are used.
+            unsafe { self.retire_failed(distance, (wc, prior), mrs, round) }
+        }
+    }
 
-        if !wc.status.is_success() {
-            // INVARIANT: Set before any of these slots is given back.
-            self.broken.store(true, Relaxed);
-            well = match prior {
-                PriorWrs::Completed => distance,
-                PriorWrs::Unknown => 0,
+    /// Passes a work request that has succeeded to `round`.
+    ///
+    /// # Safety
+    ///
+    /// The slot is used, and belongs to the caller.
+    #[inline(always)]
+    unsafe fn succeeded<R>(&self, at: u32, mrs: &MrPool, round: &mut impl CompletionRound<R>) {
+        let Some(slot) = self.slots.get(at as usize) else {
+            return;
+        };
+        // SAFETY: Guaranteed by the caller.
+        let resources = unsafe { &mut *slot.get() };
+
+        if !matches!(resources.memory, WrMemory::None) {
+            match core::mem::take(&mut resources.memory) {
+                WrMemory::Invalidates(mr) => mrs.invalidated(mr),
+                WrMemory::Reads(pages) => drop(pages),
+                WrMemory::None => {}
+            }
+        }
+        round.sent(resources.ctx, resources.buf.take());
+    }
+
+    /// Ends the first `distance` used slots as `prior` says, and the next one with the outcome `wc`.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::retire`]; so many slots are used.
+    #[cold]
+    #[inline(never)]
+    unsafe fn retire_failed<R>(
+        &self,
+        distance: u32,
+        (wc, prior): (Wc, PriorWrs),
+        mrs: &MrPool,
+        round: &mut impl CompletionRound<R>,
+    ) {
+        let mut at = self.tail.load(Relaxed);
+
+        // INVARIANT: Set before any of these slots is given back.
+        self.broken.store(true, Relaxed);
+        for left in (0..=distance).rev() {
+            let outcome = match (left, prior) {
+                (0, _) => wc,
+                (_, PriorWrs::Completed) => Wc::SUCCESS,
+                (_, PriorWrs::Unknown) => Wc::FLUSHED,
             };
+
+            if outcome.status.is_success() {
+                // SAFETY: By the type invariant the slot belongs to completions: it is one of the first used ones.
+                unsafe { self.succeeded(at, mrs, round) };
+            } else if let Some(slot) = self.slots.get(at as usize) {
+                // SAFETY: As above.
+                round.send_failed(unsafe { (*slot.get()).ctx }, outcome);
+            }
+            at = next_index(at, self.depth);
         }
-        // SAFETY: By the type invariant they belong to us: they are the first of the used ones.
-        unsafe { self.release_mappings(tail, well, mrs) };
-        // INVARIANT: As above, and nothing else retires any until this is dropped.
-        Some(Retired {
-            ring: self,
-            at: tail,
-            left: n,
-            n,
-            wc,
-            prior,
-        })
+        // INVARIANT: We are done with the slots.
+        self.tail.store(at, Relaxed);
+        self.used.fetch_sub(distance.wrapping_add(1), Release);
     }
 
     /// Returns the last posted slot, if any.
@@ -239,34 +224,6 @@ impl<O> SendRing<O> {
         Some(prev_index(end, self.depth))
     }
 
-    /// Releases the memory that the `n` work requests from slot `at` on use, which succeeded.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns these slots.
-    #[inline(always)]
-    unsafe fn release_mappings(&self, at: u32, n: u32, mrs: &MrPool) {
-        let mut at = at;
-
-        for _ in 0..n {
-            let Some(slot) = self.slots.get(at as usize) else {
-                return;
-            };
-            // SAFETY: Guaranteed by the caller.
-            let resources = unsafe { &mut *slot.resources.get() };
-
-            at = next_index(at, self.depth);
-            if let WrMemory::None = resources.memory {
-                continue;
-            }
-            match core::mem::take(&mut resources.memory) {
-                WrMemory::Invalidates(mr) => mrs.invalidated(mr),
-                WrMemory::Reads(pages) => drop(pages),
-                WrMemory::None => {}
-            }
-        }
-    }
-
     /// Releases the resources of failed work requests. Any context except hard interrupts.
     ///
     /// # Safety
@@ -275,7 +232,7 @@ impl<O> SendRing<O> {
     pub(super) unsafe fn release_unfinished(&self) {
         for slot in &*self.slots {
             // SAFETY: By the caller's guarantee nothing else uses it.
-            unsafe { *slot.resources.get() = Resources::default() };
+            unsafe { *slot.get() = Resources::default() };
         }
     }
 
@@ -309,15 +266,14 @@ impl<O> SendRing<O> {
     ///
     /// The caller owns the slot, so there is one.
     #[inline(always)]
-    pub(super) unsafe fn put(&self, index: u32, resources: Resources) -> *mut bindings::ib_cqe {
+    pub(super) unsafe fn put(&self, index: u32, resources: Resources) {
         // SAFETY: Guaranteed by the caller: there is such a slot.
         let slot = unsafe { self.slots.get_unchecked(index as usize) };
 
         // There is nothing to drop: a completion or `clear` has taken the old resources; nothing is put into a slot
         // whose work request failed.
         // SAFETY: Guaranteed by the caller.
-        unsafe { slot.resources.get().write(resources) };
-        slot.cqe.get()
+        unsafe { slot.get().write(resources) };
     }
 
     /// Frees the resources of a work request that will not be posted.
@@ -328,72 +284,7 @@ impl<O> SendRing<O> {
     pub(super) unsafe fn clear(&self, index: u32) {
         if let Some(slot) = self.slots.get(index as usize) {
             // SAFETY: Guaranteed by the caller.
-            unsafe { *slot.resources.get() = Resources::default() };
-        }
-    }
-}
-
-/// Work requests that one completion retires, in posting order, see [`Self::each`]. The memory of those that succeeded
-/// is already released, except the message buffers.
-///
-/// # Invariants
-///
-/// The `left` slots from `at` on are the last of the `n` that the completion
-/// retires. They are used, and belong to this.
-pub(crate) struct Retired<'a, O> {
-    ring: &'a SendRing<O>,
-    at: u32,
-    left: u32,
-    n: u32,
-    wc: Wc,
-    prior: PriorWrs,
-}
-
-impl<'a, O> Retired<'a, O> {
-    /// Returns an iterator that retires each work request as it returns it; take all of them. An iterator, not a
-    /// callback: the closure is not inlined into its caller, which cost 5 % more of the driver's instructions per
-    /// message.
-    #[inline(always)]
-    pub(crate) fn each(self) -> impl Iterator<Item = SendDone> + 'a {
-        // Not dropped, so that it stays in registers.
-        let mut this = ManuallyDrop::new(self);
-
-        core::iter::from_fn(move || this.next())
-    }
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<SendDone> {
-        self.left = self.left.checked_sub(1)?;
-
-        let slot = self.ring.slots.get(self.at as usize)?;
-
-        self.at = next_index(self.at, self.ring.depth);
-        // SAFETY: By the type invariant the slot belongs to us.
-        let resources = unsafe { &mut *slot.resources.get() };
-        // The completion belongs to the last one.
-        let last = self.left == 0;
-        let wc = if last { self.wc } else { self.prior.wc() };
-        // Its other resources are already released if it succeeded.
-        let buf = match wc.status.is_success() {
-            true => resources.buf.take(),
-            false => None,
-        };
-        let ctx = resources.ctx;
-
-        if last {
-            // INVARIANT: We are done with all of the slots.
-            self.ring.tail.store(self.at, Relaxed);
-            self.ring.used.fetch_sub(self.n, Release);
-        }
-        Some(SendDone { ctx, wc, buf })
-    }
-}
-
-impl<O> Drop for Retired<'_, O> {
-    fn drop(&mut self) {
-        // Retires the work requests that the handler did not take.
-        while self.left != 0 {
-            drop(self.next());
+            unsafe { *slot.get() = Resources::default() };
         }
     }
 }

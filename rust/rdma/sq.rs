@@ -34,7 +34,8 @@ use super::{
     sg::{
         SgCursor,
         SgRef, //
-    }, //
+    },
+    wr_id::WrId, //
 };
 use crate::bindings;
 
@@ -212,14 +213,16 @@ impl SendQueue {
         *ctx = resources.ctx;
         // SAFETY: The caller guarantees that it is the ring of our queue pair; by the type invariant the slot `next` of
         // the ring is ours: there is at least one.
-        let cqe = unsafe { qp.send_ring().put(self.next, resources) };
+        unsafe { qp.send_ring().put(self.next, resources) };
 
         place.send = bindings::ib_send_wr {
             opcode,
             sg_list,
             num_sge: nr_sges as ffi::c_int,
             send_flags: flags as ffi::c_int,
-            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
+            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                wr_id: WrId::Send(self.next).number(),
+            },
             ..Default::default()
         };
         more(place);

@@ -2,6 +2,7 @@
 
 //! Outcome of work requests, and events of a QP.
 
+#[cfg(ro2iblnd_test_hooks)]
 use kernel::ffi;
 
 use crate::bindings;
@@ -103,64 +104,40 @@ impl Wc {
         vendor_err: 0,
     };
 
-    /// Returns the outcome of a work request of a send queue.
-    #[inline]
-    pub(super) fn of_send(wc: &bindings::ib_wc) -> Self {
-        Self::new(wc, send_status)
-    }
-
-    /// Returns the outcome of a receive.
-    #[inline]
-    pub(super) fn of_recv(wc: &bindings::ib_wc) -> Self {
-        Self::new(wc, recv_status)
-    }
-
-    /// Returns the outcome in `wc`; in a test a success has the status that `injected` returns, negated.
+    /// Returns the outcome in `wc`.
     #[inline(always)]
-    fn new(wc: &bindings::ib_wc, injected: impl FnOnce(&bindings::ib_wc) -> ffi::c_int) -> Self {
-        let status = match WcStatus::from_raw(wc.status) {
-            WcStatus::Success => match injected(wc) {
-                0 => WcStatus::Success,
-                other => WcStatus::of_error(other.unsigned_abs()),
-            },
-            other => other,
-        };
-
+    pub(super) fn of(wc: &bindings::ib_wc) -> Self {
         Self {
-            status,
+            status: WcStatus::from_raw(wc.status),
             vendor_err: wc.vendor_err,
         }
     }
+
+    /// Gives completions that succeeded the status that a test injects.
+    #[inline(always)]
+    pub(super) fn inject(wcs: &mut [bindings::ib_wc]) {
+        #[cfg(ro2iblnd_test_hooks)]
+        for wc in wcs {
+            if wc.status == bindings::ib_wc_status_IB_WC_SUCCESS {
+                wc.status = injected(wc).unsigned_abs();
+            }
+        }
+        #[cfg(not(ro2iblnd_test_hooks))]
+        let _ = wcs;
+    }
 }
 
-/// Returns the status that a test injects for a success in a send queue: a negated status, or 0.
+/// Returns the status that a test injects for a success: a negated status, or 0.
 #[cfg(ro2iblnd_test_hooks)]
-fn send_status(wc: &bindings::ib_wc) -> ffi::c_int {
+fn injected(wc: &bindings::ib_wc) -> ffi::c_int {
     match wc.opcode {
         // SAFETY: `wc` is valid; the function only reads it.
         bindings::ib_wc_opcode_IB_WC_SEND => unsafe { bindings::ro2ib_wc_send(wc) },
         // SAFETY: As above.
+        bindings::ib_wc_opcode_IB_WC_RECV => unsafe { bindings::ro2ib_wc_recv(wc) },
+        // SAFETY: As above.
         _ => unsafe { bindings::ro2ib_wc_other(wc) },
     }
-}
-
-/// Returns the status that a test injects for a successful receive: a negated status, or 0.
-#[cfg(ro2iblnd_test_hooks)]
-fn recv_status(wc: &bindings::ib_wc) -> ffi::c_int {
-    // SAFETY: `wc` is valid; the function only reads it.
-    unsafe { bindings::ro2ib_wc_recv(wc) }
-}
-
-#[cfg(not(ro2iblnd_test_hooks))]
-use no_status as send_status;
-#[cfg(not(ro2iblnd_test_hooks))]
-use no_status as recv_status;
-
-/// Returns 0: outside of tests no status is injected.
-#[cfg(not(ro2iblnd_test_hooks))]
-#[inline(always)]
-fn no_status(_wc: &bindings::ib_wc) -> ffi::c_int {
-    0
 }
 
 /// An asynchronous event of a QP.

@@ -1,85 +1,115 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion functions that the RDMA core calls, from the slot to the handler.
+//! Dispatch of completions, from the array of one poll to the handler.
 //!
-//! Runs where completions are polled ([`super::cq`]): softirq, for all it knows. Those of a QP come
-//! from one CQ, one after the other. Takes no lock while it calls the handler.
+//! Each work request has a number (`wr_id`): the index of its slot with the kind of its queue. Runs where completions
+//! are polled ([`super::cq`]): softirq, for all it knows. Takes no lock while it calls the handler.
 
 use super::{
-    qp_handler::QpHandler,
+    completion_round::CompletionRound,
     qp_shared::QpShared,
-    recv_ring::RecvSlot,
-    send_ring::{
-        PriorWrs,
-        SendRing, //
-    },
-    wc::Wc, //
+    recv_ring::RecvBuffer,
+    send_ring::PriorWrs,
+    wc::Wc,
+    wr_id::WrId, //
 };
 use crate::bindings;
 
-/// Handles a completion of the send queue.
+/// Completions of one poll of the queue of a QP, with a handler `T` and `R` as the buffers of receives.
 ///
-/// # Safety
+/// # Invariants
 ///
-/// Called by the core for a completion whose `wr_cqe` is that of a slot in the send ring of a
-/// `QpShared<T>`.
-pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
-    _cq: *mut bindings::ib_cq,
-    wc: *mut bindings::ib_wc,
-) {
-    // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work request. A
-    // QP outlives its completions: it is not destroyed before all have returned.
-    let ((shared, index), wc) = unsafe { (SendRing::<QpShared<T>>::find(wc), Wc::of_send(&*wc)) };
-
-    // SAFETY: This is its completion; the next one comes when this has returned.
-    unsafe { end(shared, index, (wc, PriorWrs::Completed)) }
+/// `wcs` are the next completions of the QP of `shared`, and no other thread handles completions of it. If there is a
+/// `rest`, no other completion of its send queue will come.
+pub(crate) struct Completions<'a, T, R: RecvBuffer> {
+    shared: &'a QpShared<T, R>,
+    wcs: &'a [bindings::ib_wc],
+    /// Also ends all other work requests of the send queue, with these outcomes.
+    rest: Option<(Wc, PriorWrs)>,
 }
 
-/// Ends the work request in slot `index` and all before it.
-///
-/// # Safety
-///
-/// As of [`SendRing::retire`].
-#[inline(always)]
-unsafe fn end<T: QpHandler>(shared: &QpShared<T>, index: u32, ends: (Wc, PriorWrs)) {
-    // Releases the memory first, because the handler may take a lock, and memory must not be unmapped under that lock.
-    // SAFETY: Guaranteed by the caller.
-    let done = unsafe { shared.send_ring().retire(index, ends, shared.mr_pool()) };
-
-    if let Some(done) = done {
-        T::sends_done(shared.handler(), done);
+impl<'a, T, R: RecvBuffer> Completions<'a, T, R> {
+    /// Takes the next completions of the queue that `shared` is the context of.
+    ///
+    /// # Safety
+    ///
+    /// They are of the QP of `shared`, in their order, and no other thread handles completions of that QP.
+    pub(super) unsafe fn new(shared: &'a QpShared<T, R>, wcs: &'a mut [bindings::ib_wc]) -> Self {
+        Wc::inject(wcs);
+        Self {
+            shared,
+            wcs,
+            rest: None,
+        }
     }
-}
 
-/// Handles a completion of the receive queue.
-///
-/// # Safety
-///
-/// Called by the core for a completion whose `wr_cqe` is that of a slot in the receive ring of a
-/// `QpShared<T>`.
-pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
-    _cq: *mut bindings::ib_cq,
-    wc: *mut bindings::ib_wc,
-) {
-    // SAFETY: As above.
-    if let Some((shared, done)) = unsafe { RecvSlot::<QpShared<T>>::end(wc) } {
-        T::recv_done(shared.handler(), done);
+    /// Stands for the completions of the work requests that are left in the send queue, as flushed.
+    ///
+    /// # Safety
+    ///
+    /// No completion of the send queue of `shared` will come any more, and none is being handled.
+    pub(super) unsafe fn rest(shared: &'a QpShared<T, R>) -> Self {
+        Self {
+            shared,
+            wcs: &[],
+            rest: Some((Wc::FLUSHED, PriorWrs::Unknown)),
+        }
     }
-}
 
-/// Ends the work requests that are left in the send queue: the last one with the outcome `wc`, those before it as
-/// `prior` says. After a post that failed in the middle, the last work request that was posted is not signalled: if it
-/// succeeded, it has no completion.
-///
-/// # Safety
-///
-/// No completion of the send queue of `shared` will come any more, and none is being handled.
-#[cold]
-pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc, prior: PriorWrs) {
-    let ring = shared.send_ring();
+    /// Passes each completion to `round`, in the order in which they came.
+    #[inline(always)]
+    pub(crate) fn each(self, round: &mut impl CompletionRound<R>) {
+        let shared = self.shared;
 
-    if let Some(index) = ring.last_used() {
-        // SAFETY: Guaranteed by the caller: this stands for its completion.
-        unsafe { end(shared, index, (wc, prior)) }
+        for wc in self.wcs {
+            match WrId::of(wc) {
+                WrId::Send(index) => {
+                    round.send_completion();
+                    // SAFETY: This is its completion; by the type invariant no other thread retires.
+                    unsafe {
+                        shared.send_ring().retire(
+                            (index, Wc::of(wc), PriorWrs::Completed),
+                            shared.mr_pool(),
+                            round,
+                        )
+                    };
+                }
+                WrId::Recv(index) => {
+                    // SAFETY: This is a completion of the receive in that slot; by the type invariant it is
+                    // handled once, by one thread.
+                    unsafe { shared.recv_ring().end(index, wc, round) };
+                }
+                // After a post that failed in the middle, the last work request that was posted is not signalled: if it
+                // succeeded, it has no completion. The marker is the last of the send queue.
+                WrId::SendMarker => {
+                    Self::last_sends(shared, round, Wc::of(wc), PriorWrs::Completed);
+                    shared.drain().marker_done();
+                }
+                WrId::RecvMarker => shared.drain().marker_done(),
+            }
+        }
+        if let Some((wc, prior)) = self.rest {
+            Self::last_sends(shared, round, wc, prior);
+        }
+    }
+
+    /// Ends all work requests that are left in the send queue: the last one with the outcome `wc`, those before it as
+    /// `prior` says.
+    #[cold]
+    #[inline(never)]
+    fn last_sends(
+        shared: &QpShared<T, R>,
+        round: &mut impl CompletionRound<R>,
+        wc: Wc,
+        prior: PriorWrs,
+    ) {
+        if let Some(index) = shared.send_ring().last_used() {
+            // SAFETY: This stands for its completion; as in `each`.
+            unsafe {
+                shared
+                    .send_ring()
+                    .retire((index, wc, prior), shared.mr_pool(), round)
+            };
+        }
     }
 }

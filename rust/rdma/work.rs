@@ -119,6 +119,12 @@ impl OwnedQueue {
     }
 }
 
+impl OwnedQueue {
+    pub(super) fn as_raw(&self) -> *mut bindings::workqueue_struct {
+        self.wq.as_ptr()
+    }
+}
+
 impl Drop for OwnedQueue {
     fn drop(&mut self) {
         // SAFETY: By the type invariant; nothing can queue any more, because this is being dropped.

@@ -32,82 +32,87 @@ use crate::{
         }, //
     },
     rdma::{
-        qp_handler::{
-            QpHandler,
-            SendsDone, //
+        buf::TxBuf,
+        completion_round::CompletionRound,
+        qp_handler::QpHandler,
+        wc::{
+            QpEvent,
+            Wc, //
         },
-        recv_ring::RecvDone,
-        wc::QpEvent, //
+        wc_dispatch::Completions,
+        work::OwnedQueue, //
     }, //
 };
 
-impl QpHandler for Conn {
-    // Inlined although it has two callers: one of them runs only at the end of a queue pair.
+/// Round of completions: the connection, with its lock held.
+struct Round<'a> {
+    conn: &'a Arc<Conn>,
+    inner: &'a mut Inner,
+    now: Timestamp,
+    /// A send or receive has succeeded: the peer is there.
+    heard: bool,
+}
+
+impl CompletionRound<KBox<Rx<Conn>>> for Round<'_> {
     #[inline(always)]
-    fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>) {
-        let now = Timestamp::now();
-        let mut guard = this.lock();
-        let inner = &mut *guard;
-        inner.wire.count(Count::Cqes);
-        let mut good = false;
-        for one in done.each() {
-            let wc = one.wc;
-            match inner.wire.send_done(one.ctx, wc.status, one.buf, now) {
-                Ok(()) => good = true,
-                Err(cause) => this.blame(inner, CloseReason::Send(cause, wc)),
-            }
-        }
-        if good {
-            this.heard();
-        }
-        this.pump_at(inner, false, Some(now));
-        this.queue_upcall(inner, now);
+    fn send_completion(&mut self) {
+        self.inner.wire.count(Count::Cqes);
     }
 
-    // Inlined into its only caller, which has no other work.
+    #[inline(never)]
+    fn sent(&mut self, ctx: u32, buf: Option<TxBuf>) {
+        self.heard = true;
+        self.inner.wire.sent(ctx, buf, self.now);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_failed(&mut self, ctx: u32, wc: Wc) {
+        let cause = self.inner.wire.send_failed(ctx, wc.status);
+        self.conn.blame(self.inner, CloseReason::Send(cause, wc));
+    }
+
+    #[inline(never)]
+    fn received(&mut self, rx: KBox<Rx<Conn>>, nob: usize) {
+        let mut rx = rx;
+        rx.arrived(nob, self.now);
+        self.inner.wire.count(Count::RecvCqes);
+        self.inner.timers.heard(self.now);
+        self.heard = true;
+        self.conn.received(self.inner, rx);
+    }
+
+    #[inline(never)]
+    fn recv_failed(&mut self, wc: Wc) {
+        self.inner.wire.count(Count::RecvCqes);
+        self.conn.recv_failed(self.inner, wc);
+    }
+}
+
+impl QpHandler for Conn {
+    type Recv = KBox<Rx<Self>>;
+
+    fn completion_queue(&self) -> &OwnedQueue {
+        &self.ni.workers.upper
+    }
+
+    // Inlined although it has two callers: one of them runs only at the end of a queue pair.
     #[inline(always)]
-    fn recv_done(this: &Arc<Self>, done: RecvDone) {
+    fn round(this: &Arc<Self>, completions: Completions<'_, Self, Self::Recv>) {
+        let now = Timestamp::now();
         let mut guard = this.lock();
-        let inner = &mut *guard;
-        inner.wire.count(Count::RecvCqes);
-        if let Err(cause) = recv_outcome(done.wc.status) {
-            if inner.state.cause().is_some() {
-                // A consequence of an earlier error, as all flushed work requests are.
-                return;
-            }
-            if cause == Cause::Flushed && inner.state.is_attempt() {
-                // The CM moves the queue pair to the error state before it delivers the reject. The peer's answer is
-                // the cause, and decides whether to retry.
-                return;
-            }
-            return this.blame(inner, CloseReason::Recv(cause, done.wc));
-        }
-        if !done.plain {
-            return this.blame(inner, CloseReason::NotASend);
-        }
-        let now = inner.timers.heard();
-        this.heard();
-        let Ok(nob) = usize::try_from(done.len) else {
-            return;
+        let mut round = Round {
+            conn: this,
+            inner: &mut guard,
+            now,
+            heard: false,
         };
-        let Some(buf) = done.buf else {
-            return;
-        };
-        let Some(rx) = inner.rx_queue.place(buf, nob, now) else {
-            return this.blame(inner, Cause::Protocol.into());
-        };
-        match inner.state.state() {
-            State::Init | State::Resolving | State::Connecting => {
-                // The peer's CONNACK is still in the CM's queue: the peer's first messages wait for it.
-                return inner.rx_queue.defer_early(rx);
-            }
-            State::Accepting | State::Called => this.step(inner, ConnEvent::EarlyTraffic),
-            State::Established => {}
-            State::Closing | State::Draining | State::Dead => return this.received_late(inner, rx),
+        completions.each(&mut round);
+        if round.heard {
+            this.heard();
         }
-        this.received(inner, rx);
-        this.pump_at(inner, false, Some(now));
-        this.queue_upcall(inner, now);
+        this.pump_at(&mut guard, false, Some(now));
+        this.queue_upcall(&mut guard, now);
     }
 
     fn drained(this: Arc<Self>) {
@@ -124,10 +129,32 @@ impl QpHandler for Conn {
 }
 
 impl Conn {
+    /// Handles a receive that failed, or that is no message.
+    #[cold]
+    #[inline(never)]
+    fn recv_failed(self: &Arc<Self>, inner: &mut Inner, wc: Wc) {
+        let Err(cause) = recv_outcome(wc.status) else {
+            return self.blame(inner, CloseReason::NotASend);
+        };
+        if inner.state.cause().is_some() {
+            // A consequence of an earlier error, as all flushed work requests are.
+            return;
+        }
+        if cause == Cause::Flushed && inner.state.is_attempt() {
+            // The CM moves the queue pair to the error state before it delivers the reject. The peer's answer is the
+            // cause, and decides whether to retry.
+            return;
+        }
+        self.blame(inner, CloseReason::Recv(cause, wc));
+    }
+
     /// Processes messages that arrived before this side's ESTABLISHED event (active side).
     pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
         while let Some(rx) = inner.rx_queue.take_early() {
-            self.received(inner, rx);
+            match inner.state.is_up() {
+                true => self.received_up(inner, rx),
+                false => self.received_late(inner, rx),
+            }
         }
         self.queue_upcall(inner, Timestamp::now());
     }
@@ -155,14 +182,38 @@ impl Conn {
         }
     }
 
-    /// Processes a message. Any fault of the message closes the connection.
-    #[inline]
+    /// Processes a message.
+    #[inline(always)]
     fn received(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.state.is_up() {
-            return self.received_late(inner, rx);
+        match inner.state.is_up() {
+            true => self.received_up(inner, rx),
+            false => self.received_not_up(inner, rx),
         }
+    }
+
+    /// Processes a message of an established connection. Any fault of the message closes the connection.
+    #[inline]
+    fn received_up(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         if let Err(fault) = inner.wire.receive(rx, &mut inner.rx_queue) {
             self.blame(inner, fault);
+        }
+    }
+
+    /// Processes a message that came before the connection is established, or after it was closed.
+    #[cold]
+    #[inline(never)]
+    fn received_not_up(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
+        match inner.state.state() {
+            State::Init | State::Resolving | State::Connecting => {
+                // The peer's CONNACK is still in the CM's queue: the peer's first messages wait for it.
+                return inner.rx_queue.defer_early(rx);
+            }
+            State::Accepting | State::Called => self.step(inner, ConnEvent::EarlyTraffic),
+            State::Established | State::Closing | State::Draining | State::Dead => {}
+        }
+        match inner.state.is_up() {
+            true => self.received_up(inner, rx),
+            false => self.received_late(inner, rx),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Conn {
     /// Rings the doorbell for the queued work requests, unless it will ring soon anyway.
     #[inline(always)]
     pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        if rings(inner) {
+        if self.rings(inner) {
             self.pump_at(inner, false, Some(now));
         }
     }
@@ -77,7 +77,7 @@ impl Conn {
     /// rings for it.
     #[inline(always)]
     pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
-        rings(inner).then(|| FastPathLimits {
+        self.rings(inner).then(|| FastPathLimits {
             patient: !inner.rx_queue.is_empty(),
             cksum: self.ni.cksum(),
         })
@@ -103,13 +103,18 @@ impl Conn {
             false => self.pump_now(inner, probe, patient, now),
         }
     }
-}
 
-/// Returns whether the doorbell rings for the work requests that are queued now.
-#[inline]
-fn rings(inner: &Inner) -> bool {
-    let turn = &inner.sched;
-    inner
-        .wire
-        .rings(|| turn.is_owned_by(|| kernel::current!().pid()))
+    /// Returns whether the doorbell rings for the work requests that are queued now. If not because the worker that
+    /// calls LNet sends them, that worker rings when LNet has returned.
+    #[inline]
+    fn rings(&self, inner: &Inner) -> bool {
+        let corked = || {
+            let corked = inner.upcall_task == kernel::current!().pid();
+            if corked {
+                self.upcall.add_cork();
+            }
+            corked
+        };
+        inner.wire.rings(corked)
+    }
 }

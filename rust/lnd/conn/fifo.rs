@@ -104,6 +104,6 @@ impl<T> Fifo<T> {
 /// Drops an entry; a separate function, so that callers have no drop code.
 #[cold]
 #[inline(never)]
-pub(super) fn no_room<T>(item: T) {
+fn no_room<T>(item: T) {
     drop(item);
 }

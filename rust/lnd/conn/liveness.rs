@@ -75,12 +75,11 @@ impl ConnTimers {
         u32::try_from(left).unwrap_or(0)
     }
 
-    /// Notes that a valid message was received. Returns the time: now.
+    /// Notes that a valid message was received at `now`.
     #[inline]
-    pub(super) fn heard(&mut self) -> Timestamp {
+    pub(super) fn heard(&mut self, now: Timestamp) {
         self.liveness.heard();
-        self.last_recv = Timestamp::now();
-        self.last_recv
+        self.last_recv = now;
     }
 
     /// Returns the milliseconds since a valid message was received.

@@ -13,11 +13,11 @@
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //! | [`memory_queue`] | messages and requests that wait for memory |
-//! | [`crate::policy::upcall_sched`] | which worker calls LNet, and which doorbell is due |
 //! | [`liveness`] | how long the peer has been silent |
 //!
-//! Outside the lock: the state of the CM ([`cm_state`]), events of the queue pair from interrupts ([`qp_events`]), and
-//! whether the peer may have closed the connection, which the peer object reads with its own lock held.
+//! Outside the lock: the state of the worker that calls LNet ([`upcall_state`]), the state of the CM ([`cm_state`]),
+//! events of the queue pair from interrupts ([`qp_events`]), and whether the peer may have closed the connection, which
+//! the peer object reads with its own lock held.
 //!
 //! Operations on a connection, each in a file that uses this one:
 //!
@@ -64,6 +64,7 @@ use self::{
     qp_events::QpEvents,
     rx_queue::RxQueue,
     state::ConnState,
+    upcall_state::UpcallState,
     wire::Wire, //
 };
 use super::{
@@ -81,7 +82,7 @@ use crate::{
     policy::{
         connect_queue::ConnectPriority,
         reconnect::PeerParams,
-        upcall_sched::UpcallSched, //
+        upcall_sched::JobTurns, //
     },
     proto::{
         cause::Cause,
@@ -148,6 +149,7 @@ mod timer;
 mod transfer;
 mod transfer_done;
 mod upcall;
+mod upcall_state;
 mod wire;
 
 /// Id of the work item for short steps.
@@ -172,7 +174,9 @@ struct Inner {
     wire: Wire<Conn>,
     rx_queue: RxQueue<Conn>,
     waiting: MemoryQueue<Conn>,
-    sched: UpcallSched,
+    /// Task that calls LNet for the connection, or did so last.
+    upcall_task: i32,
+    turns: JobTurns,
     timers: ConnTimers,
 }
 
@@ -199,6 +203,7 @@ pub(crate) struct Conn {
     #[pin]
     cm: CmState<Conn>,
     qp_notes: QpEvents,
+    upcall: UpcallState,
     /// Index in the list of lingering ids while its id waits ([`super::lingering`]).
     parting_place: Atomic<u32>,
     /// The peer has not been heard on this connection since there was a reason to doubt it.
@@ -266,7 +271,8 @@ impl Conn {
             wire <- Wire::new(identity, known.depth, hca, meter),
             rx_queue: RxQueue::EMPTY,
             waiting: MemoryQueue::EMPTY,
-            sched: UpcallSched::new(),
+            upcall_task: 0,
+            turns: JobTurns::default(),
             timers: ConnTimers::new(),
         });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.
@@ -285,6 +291,7 @@ impl Conn {
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmState::new(),
                 qp_notes: QpEvents::new(),
+                upcall: UpcallState::new(),
                 parting_place: Atomic::new(0),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),

@@ -6,6 +6,7 @@
 //! briefly. The buffer of a request is posted again before the answer that returns its credit.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::Arc, //
 };
@@ -16,7 +17,7 @@ use super::{
         Limits,
         RdmaTarget, //
     },
-    rx,
+    rx::Rx,
     submit::{
         Answered,
         SubmitError, //
@@ -61,7 +62,7 @@ use crate::{
 };
 
 /// Request while LNet has it.
-pub(crate) type LnetRx = rx::Rx<Conn>;
+pub(crate) type LnetRx = Rx<Conn>;
 
 /// Implements `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers). Replaces
 /// its buffer: in the receive queue, if that was impossible when the request came, otherwise among the spares. Process
@@ -70,13 +71,15 @@ pub(crate) fn eager_recv(rx: &mut LnetRx) {
     let Some((conn, msg)) = rx.lent() else {
         return;
     };
-    let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
+    let spare = conn
+        .hca()
+        .and_then(|hca| Rx::new(RxBuf::alloc(&hca.device)?, GFP_NOWAIT | __GFP_NOWARN));
     let mut guard = conn.lock();
     let inner = &mut *guard;
     if inner.state.may_receive() {
         // Without memory the place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
         // returns the buffer.
-        if let Ok(Err(fault)) = buf.map(|buf| inner.wire.replenish(msg, buf)) {
+        if let Ok(Err(fault)) = spare.map(|spare| inner.wire.replenish(msg, spare)) {
             conn.blame(inner, fault);
         }
     }
@@ -113,7 +116,6 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
             recv_get(&conn, cookie, remote, (msg, req), rx)
         }
         _ => {
-            drop(rx.msg_mut().take_buf());
             conn.rx_returned(rx);
             Err((Some(msg), EPROTO))
         }

@@ -43,14 +43,12 @@ impl Conn {
         how: Repost,
         now: Timestamp,
     ) -> Result<(), Cause> {
-        let mut rx = rx;
-        let msg = rx.msg_mut();
+        let msg = rx.msg();
         if let Some(facts) = msg.facts() {
             inner.wire.meter().given_back(facts.kind(), msg.at(), now);
         }
-        let fault = inner.wire.give_back(msg, how).err();
-        inner.rx_queue.returned(rx);
-        match fault {
+        inner.rx_queue.returned();
+        match inner.wire.give_back(rx, how).err() {
             None => Ok(()),
             Some(fault) => {
                 self.blame(inner, fault);
@@ -78,9 +76,10 @@ impl Conn {
         }
     }
 
-    /// Books a finished request whose buffer is gone.
+    /// Books a finished request of a connection that ends, and frees it.
     pub(super) fn rx_returned(&self, rx: KBox<Rx<Self>>) {
-        if self.with(|inner| inner.rx_queue.returned_late(rx)) {
+        drop(rx);
+        if self.with(|inner| inner.rx_queue.returned_late()) {
             self.ni.retained_rx.returned(self.nid());
         }
     }
@@ -103,12 +102,12 @@ impl Conn {
                 self.ring(inner, now);
             }
         } else {
-            let msg = rx.msg_mut();
+            let msg = rx.msg();
             if let Some(facts) = msg.facts() {
                 inner.wire.meter().given_back(facts.kind(), msg.at(), now);
             }
-            left = Some(msg.take_buf());
-            orphan = inner.rx_queue.returned_late(rx);
+            left = Some(rx);
+            orphan = inner.rx_queue.returned_late();
         }
         drop(guard);
         // Memory is freed without the lock.

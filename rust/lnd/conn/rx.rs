@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received message, from its completion until its buffer is posted again.
+//! Receive of a connection: its buffer, and the message in it from the completion until the buffer is posted again.
 //!
-//! Owned by the completion, the receive queue, or LNet. The owner may read it; no lock is needed.
+//! Owned by the queue pair, the receive queue, or LNet. The owner may read it; no lock is needed.
 
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::{
         aref::ARef,
@@ -25,7 +26,9 @@ use crate::{
             RxBuf,
             MSG_BUF_LEN, //
         },
-        device::Device, //
+        device::Device,
+        qp_handler::QpHandler,
+        recv_ring::RecvBuffer, //
     }, //
 };
 
@@ -55,34 +58,11 @@ enum BufState {
     Mapped(RxBuf),
     /// The buffer was unmapped from its device, because LNet keeps the message.
     Detached(DetachedBuf),
-    /// No buffer: the message is finished.
+    /// No buffer: it could not be mapped again.
     Nothing,
 }
 
-/// Use of the buffer of a finished message.
-pub(super) enum BufDisposition {
-    /// The buffer must be posted again.
-    Post(RxBuf),
-    /// Another buffer was posted in its place: it is a spare.
-    Spare(RxBuf),
-    /// No buffer is left: it is not mapped for the device any more.
-    Gone,
-}
-
 impl Received {
-    /// Creates a message of `nob` bytes that is not decoded yet, received at the time `at`.
-    #[inline]
-    fn new(buf: RxBuf, nob: usize, at: Timestamp) -> Self {
-        Self {
-            buf: BufState::Mapped(buf),
-            nob,
-            facts: None,
-            at,
-            replaced: false,
-            made_good: false,
-        }
-    }
-
     /// Returns the received bytes.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
@@ -136,6 +116,12 @@ impl Received {
         self.replaced
     }
 
+    /// Returns whether the buffer can be posted.
+    #[inline]
+    pub(super) fn is_mapped(&self) -> bool {
+        matches!(self.buf, BufState::Mapped(_))
+    }
+
     /// Notes that the connection got a new buffer for this one.
     pub(super) fn made_good(&mut self) {
         self.made_good = true;
@@ -169,21 +155,10 @@ impl Received {
     pub(super) fn is_missed(&self) -> bool {
         !self.made_good && matches!(self.buf, BufState::Detached(_))
     }
-
-    /// Takes the buffer of a finished message, once.
-    #[inline]
-    pub(super) fn take_buf(&mut self) -> BufDisposition {
-        match core::mem::replace(&mut self.buf, BufState::Nothing) {
-            BufState::Mapped(buf) if self.replaced => BufDisposition::Spare(buf),
-            BufState::Mapped(buf) => BufDisposition::Post(buf),
-            BufState::Detached(_) | BufState::Nothing => BufDisposition::Gone,
-        }
-    }
 }
 
-/// Place of a received message; a connection, a `C`, has as many places as receive buffers from set-up on. LNet gets a
-/// request from the inbox in its place, as the `private` of `lnet_parse`, and returns it with `lnd_recv`: the content
-/// does not move.
+/// Receive of a connection, a `C`: its buffer, and the message that was received into it. It is posted as a whole, and
+/// LNet gets it as the `private` of `lnet_parse` and returns it with `lnd_recv`: the content does not move.
 pub(crate) struct Rx<C> {
     /// Connection that received the message, while LNet has it.
     conn: Option<Arc<C>>,
@@ -191,13 +166,32 @@ pub(crate) struct Rx<C> {
     msg: Received,
 }
 
+/// Connection whose receives are [`Rx`].
+pub(crate) trait RxConn: QpHandler<Recv = KBox<Rx<Self>>> {}
+
+impl<C: QpHandler<Recv = KBox<Rx<C>>>> RxConn for C {}
+
+impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
+    #[inline(always)]
+    fn buf(&self) -> Option<&RxBuf> {
+        match &self.msg.buf {
+            BufState::Mapped(buf) => Some(buf),
+            BufState::Detached(_) | BufState::Nothing => None,
+        }
+    }
+}
+
 impl<C> Rx<C> {
-    /// Creates an empty place. May sleep.
-    pub(super) fn new() -> Result<KBox<Self>> {
+    /// Creates a receive without a message.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(buf: RxBuf, flags: Flags) -> Result<KBox<Self>> {
         let empty = Self {
             conn: None,
             msg: Received {
-                buf: BufState::Nothing,
+                buf: BufState::Mapped(buf),
                 nob: 0,
                 facts: None,
                 at: Timestamp::now(),
@@ -205,17 +199,17 @@ impl<C> Rx<C> {
                 made_good: false,
             },
         };
-        Ok(KBox::new(empty, GFP_KERNEL)?)
+        Ok(KBox::new(empty, flags)?)
     }
 
-    /// Fills the place with a message of `nob` bytes that is not decoded yet, received at the time `at`.
+    /// Notes that a message of `nob` bytes, which is not decoded yet, was received at the time `at`.
     #[inline]
-    pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Timestamp) {
-        let last = core::mem::replace(&mut self.msg, Received::new(buf, nob, at));
-        if let BufState::Nothing = last.buf {
-            // Nothing is dropped that way, and the compiler knows.
-            core::mem::forget(last);
-        }
+    pub(super) fn arrived(&mut self, nob: usize, at: Timestamp) {
+        self.msg.nob = nob;
+        self.msg.facts = None;
+        self.msg.at = at;
+        self.msg.replaced = false;
+        self.msg.made_good = false;
     }
 
     /// Returns the message.

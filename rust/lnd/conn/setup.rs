@@ -14,6 +14,7 @@ use kernel::{
 use super::{
     memory_queue,
     rdma_target::Limits,
+    rx::Rx,
     rx_queue::RxQueueRoom,
     wire::{
         buf_pool::BufPool,
@@ -120,10 +121,9 @@ fn fill(
     supply: &mut BufAllocator,
 ) -> Result<(), SetupError> {
     for _ in 0..buffers {
-        let buf = supply
-            .make()
-            .map_err(|e| SetupError::Step("make the receive buffers", e))?;
-        link.push_recv(buf).map_err(|_| EIO)?;
+        let rx = supply.make().and_then(|buf| Rx::new(buf, GFP_KERNEL));
+        let rx = rx.map_err(|e| SetupError::Step("make the receive buffers", e))?;
+        link.push_recv(rx).map_err(|_| EIO)?;
     }
     link.post_recvs().map_err(|_| EIO)?;
     Ok(())
@@ -321,7 +321,7 @@ impl Conn {
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
             let on = (&hca.pd, &hca.regions);
-            let made = Qp::create(id, on, self.cq_hint(), &config, self.clone());
+            let made = Qp::create(id, on, self.cpu.number(), &config, self.clone());
             match made {
                 Ok(parts) if search.had() => break (parts, depth, sq_depth, max_sge),
                 // The queue pair is destroyed before the driver tries a deeper one.
@@ -346,7 +346,7 @@ impl Conn {
         let limits = Limits::new(max_sge, link.wrs_per_reg());
         let room = RxQueueRoom::new(buffers)?;
         let waiting = memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
-        let all = BufPool::size(depth).saturating_add(buffers);
+        let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than
         // the agreed depth.
@@ -366,11 +366,6 @@ impl Conn {
         self.with(|inner| inner.wire.set_link(link));
         filled?;
         Ok(depth)
-    }
-
-    /// Spreads the connections of the NI over the completion vectors.
-    fn cq_hint(&self) -> i32 {
-        i32::try_from(self.cpu.number()).unwrap_or(0)
     }
 
     /// Sends a NOOP, because the passive side waits for a message of the active side, and LNet may have none for this

@@ -47,10 +47,7 @@ use crate::{
     policy::{
         ni_deletion_detect::LateAction,
         resend::Resend,
-        upcall_sched::{
-            NextJob,
-            UpcallSched, //
-        }, //
+        upcall_sched::NextJob, //
     },
     proto::{
         cause::Cause,
@@ -94,28 +91,24 @@ impl WorkItem<UPPER> for Conn {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
         let began = Timestamp::now();
-        let mut corked = began;
         // Not dropped: `finish` takes the value that `next_job` stores.
         let mut finished = ManuallyDrop::new(None);
-        // Written as a loop: an inclusive range took some twenty instructions more for a message.
         let mut n = 0u32;
         while n < BUDGET {
             n = n.wrapping_add(1);
             let job = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
-                inner.sched.begin(me);
+                inner.upcall_task = me;
+                this.upcall.takes();
                 let job = next_job(inner, &mut finished);
-                // Messages that LNet sends from inside share one doorbell, which is not much later than without
-                // sharing.
-                if job.is_none() {
-                    rest(&this, inner, began);
-                } else if n % CORKED == 0 || is_late(corked, n) {
+                if inner.wire.has_done() || !inner.rx_queue.is_empty() {
+                    this.upcall.stays();
+                }
+                if job.is_none() || n % CORKED == 0 {
+                    // Messages that LNet has sent from inside share one doorbell, which is not much later than
+                    // without sharing.
                     this.pump(inner, false);
-                    corked = Timestamp::now();
-                    if UpcallSched::is_long(began.ns(), corked.ns()) {
-                        n = BUDGET;
-                    }
                 }
                 job
             };
@@ -123,34 +116,41 @@ impl WorkItem<UPPER> for Conn {
                 Some(Job::Sent(msg)) => msg.finalize(0, LnetHealth::Ok),
                 Some(Job::Parse(rx)) => parse(&this, rx),
                 Some(Job::Finish) => finish(&this, &mut finished),
-                None => return,
+                None => {}
+            }
+            if this.upcall.has_work() {
+                let now = Timestamp::now();
+                if now.ns_since(began) >= CORKED_NS {
+                    // Other tasks have their turn, and the doorbell rings.
+                    break;
+                }
+                continue;
+            }
+            this.upcall.ran(began, Timestamp::now());
+            if this.upcall.rests() {
+                return;
             }
         }
-        {
-            let mut guard = this.lock();
-            let now = Timestamp::now();
-            this.pump_at(&mut guard, false, Some(now));
-            guard.sched.again(began.ns(), now.ns());
-        }
+        let now = Timestamp::now();
+        this.with(|inner| this.pump_at(inner, false, Some(now)));
+        this.upcall.ran(began, now);
+        this.upcall.stays();
         this.queue_upper(false);
     }
 }
 
 impl Conn {
-    /// Queues the worker that calls LNet, if there is work for it that it would not see by itself. `now` decides
-    /// whether it runs before ordinary tasks: it is the time of the completion that caused the work.
+    /// Queues the worker that calls LNet, if there is work for it. `now` decides whether it runs before ordinary tasks:
+    /// it is the time of the completion that caused the work.
+    #[inline]
     pub(super) fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        // Most often the worker is awake.
-        if inner.sched.is_awake() {
-            return;
-        }
-        if (inner.wire.has_done() || !inner.rx_queue.is_empty()) && inner.sched.try_wake() {
-            self.queue_upper(inner.sched.has_priority(now.ns()));
+        if (inner.wire.has_done() || !inner.rx_queue.is_empty()) && self.upcall.add_work() {
+            self.queue_upper(self.upcall.has_priority(now));
         }
     }
 
-    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has marked it in `sched` as
-    /// queued: it is in one of the queues at a time.
+    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has noted in `upcall` that it
+    /// does: it is in one of the queues at a time.
     fn queue_upper(self: &Arc<Self>, priority: bool) {
         let upper = match priority {
             true => &self.ni.workers.upper,
@@ -164,30 +164,11 @@ impl Conn {
     }
 }
 
-/// Returns whether the transmits that were queued since `corked`, before the job number `n`, have waited for long
-/// enough.
-fn is_late(corked: Timestamp, n: u32) -> bool {
-    n > 1 && Timestamp::now().ns_since(corked) >= CORKED_NS
-}
-
-/// Rings the doorbell for the transmits queued meanwhile, and keeps the turn until there is more work: code that ends
-/// the connection meanwhile does not call a second worker.
-fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
-    let now = Timestamp::now();
-    conn.pump_at(inner, false, Some(now));
-    inner.sched.go_idle(began.ns(), now.ns());
-    if inner.wire.has_done() || !inner.state.is_up() {
-        conn.queue_upcall(inner, now);
-    }
-}
-
 /// Returns the next job; stores a finished transmit in `finished`.
 #[inline]
 fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job> {
-    let done = inner.wire.has_done();
     let requests = !inner.rx_queue.is_empty() && !inner.state.is_unpublished();
-    let pick = inner.sched.pick(done, requests);
-    if pick == NextJob::Finish {
+    if inner.turns.pick(inner.wire.has_done(), requests) == NextJob::Finish {
         match inner.wire.take_done(finished) {
             Some(TakenTx::Well(msg)) => return Some(Job::Sent(msg)),
             Some(TakenTx::Other) => return Some(Job::Finish),
@@ -291,7 +272,6 @@ fn rx_while_deleting(conn: &Arc<Conn>) {
 fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     let mut rx = rx;
     drop(rx.returned());
-    drop(rx.msg_mut().take_buf());
     conn.rx_returned(rx);
     conn.end(cause);
 }

@@ -23,6 +23,11 @@ pub const ib_event_type_IB_EVENT_GID_CHANGE: ib_event_type = 18;
 pub type ib_event_type = u32;
 
 #[repr(C)]
+pub struct ro2ib_cq {
+    _unused: [u8; 0],
+}
+
+#[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_debugfs_file {
     pub show:
@@ -219,11 +224,6 @@ pub const ib_access_flags_IB_ACCESS_REMOTE_WRITE: ib_access_flags = 2;
 
 pub type ib_access_flags = u32;
 
-pub const ib_poll_context_IB_POLL_SOFTIRQ: ib_poll_context = 0;
-pub const ib_poll_context_IB_POLL_WORKQUEUE: ib_poll_context = 1;
-
-pub type ib_poll_context = u32;
-
 pub const rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 pub const rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
 pub const rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
@@ -244,8 +244,8 @@ pub type rdma_cm_event_type = u32;
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_layout {
-    pub size: [u32; 22],
-    pub offset: [u32; 33],
+    pub size: [u32; 21],
+    pub offset: [u32; 32],
 }
 
 #[repr(C)]
@@ -568,11 +568,10 @@ zeroed_by_default! {
 
 unsafe extern "C" {
     pub fn ib_unregister_event_handler(event_handler: *mut ib_event_handler);
-    pub fn ib_cq_pool_put(cq: *mut ib_cq, nr_cqe: u32);
     pub fn ib_device_put(device: *mut ib_device);
-    pub fn ib_drain_qp(qp: *mut ib_qp);
     pub fn rdma_roce_rescan_device(ib_dev: *mut ib_device);
-    pub fn ro2ib_cq_quiesce(cq: *mut ib_cq);
+    pub fn ro2ib_cq_quiesce(cq: *mut ro2ib_cq);
+    pub fn ro2ib_cq_destroy(cq: *mut ro2ib_cq);
     pub fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, gid: *mut u8) -> bool;
     pub fn rdma_destroy_id(id: *mut rdma_cm_id);
     pub fn rdma_destroy_qp(id: *mut rdma_cm_id);
@@ -627,8 +626,14 @@ unsafe extern "C" {
     pub fn ro2ib_alloc_pd(dev: *mut ib_device) -> *mut ib_pd;
     pub fn ro2ib_dealloc_pd(pd: *mut ib_pd);
     pub fn ro2ib_pd_lkey(pd: *mut ib_pd) -> u32;
-    pub fn ro2ib_cq_get(dev: *mut ib_device, nr_cqe: u32, vector: i32, poll_ctx: u32)
-        -> *mut ib_cq;
+    pub fn ro2ib_cq_create(
+        dev: *mut ib_device,
+        nr_cqe: u32,
+        vector: u32,
+        wq: *mut workqueue_struct,
+        round: Option<unsafe extern "C" fn(context: *mut c_void, wcs: *mut ib_wc, n: i32)>,
+        context: *mut c_void,
+    ) -> *mut ro2ib_cq;
     pub fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr;
     pub fn ro2ib_dereg_mr(mr: *mut ib_mr);
     pub fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table, page_size: u32) -> i32;
@@ -637,7 +642,7 @@ unsafe extern "C" {
     pub fn ro2ib_create_qp(
         id: *mut rdma_cm_id,
         pd: *mut ib_pd,
-        cq: *mut ib_cq,
+        cq: *mut ro2ib_cq,
         context: *mut c_void,
         event: Option<unsafe extern "C" fn(arg1: *mut ib_event, arg2: *mut c_void)>,
         caps: *mut ro2ib_qp_caps,

@@ -8,6 +8,7 @@
 use kernel::prelude::*;
 
 use crate::{
+    lnd::conn::rx::Rx,
     policy::queue_sizes,
     proto::{
         credits::NOOPS_MAX,
@@ -15,7 +16,6 @@ use crate::{
     },
     rdma::buf::{
         BufAllocator,
-        RxBuf,
         TxBuf, //
     }, //
 };
@@ -37,16 +37,16 @@ pub(crate) enum ReserveUse {
 }
 
 /// Unused buffers.
-pub(crate) struct BufPool {
+pub(crate) struct BufPool<C> {
     /// Send buffers, up to the capacity.
     bufs: KVec<TxBuf>,
     /// Send buffers that only NOOPs use.
     noop_bufs: KVec<TxBuf>,
-    /// Receive buffers to post in place of those that LNet has, up to the capacity.
-    spares: KVec<RxBuf>,
+    /// Receives to post in place of those that LNet has, up to the capacity.
+    spares: KVec<KBox<Rx<C>>>,
 }
 
-impl BufPool {
+impl<C> BufPool<C> {
     /// Pool before set-up, and after release.
     pub(super) const EMPTY: Self = Self {
         bufs: KVec::new(),
@@ -68,7 +68,7 @@ impl BufPool {
         }
         let mut spares = KVec::with_capacity(queue_sizes::spare_buffers(depth), GFP_KERNEL)?;
         while spares.len() < spares.capacity() {
-            spares.push(supply.make()?, GFP_KERNEL)?;
+            spares.push(Rx::new(supply.make()?, GFP_KERNEL)?, GFP_KERNEL)?;
         }
         let mut noop_bufs = KVec::with_capacity(usize::from(NOOPS_MAX), GFP_KERNEL)?;
         for _ in 0..NOOPS_MAX {
@@ -122,16 +122,16 @@ impl BufPool {
         let _ = self.noop_bufs.push_within_capacity(buf);
     }
 
-    /// Takes a receive buffer.
+    /// Takes a receive.
     #[inline]
-    pub(super) fn take_spare(&mut self) -> Option<RxBuf> {
+    pub(super) fn take_spare(&mut self) -> Option<KBox<Rx<C>>> {
         self.spares.pop()
     }
 
-    /// Puts back an unused receive buffer. Beyond the capacity it is freed.
+    /// Puts back a receive. Beyond the capacity it is freed.
     #[inline]
-    pub(super) fn put_spare(&mut self, buf: RxBuf) {
-        if let Err(full) = self.spares.push_within_capacity(buf) {
+    pub(super) fn put_spare(&mut self, rx: KBox<Rx<C>>) {
+        if let Err(full) = self.spares.push_within_capacity(rx) {
             free(full);
         }
     }

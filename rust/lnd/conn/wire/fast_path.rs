@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     lnd::{
-        conn::transfer::Transfer,
+        conn::{
+            rx::RxConn,
+            transfer::Transfer, //
+        },
         stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
@@ -31,10 +34,7 @@ use crate::{
         },
         wire::Cookie, //
     },
-    rdma::{
-        buf::TxBuf,
-        qp_handler::QpHandler, //
-    }, //
+    rdma::buf::TxBuf, //
 };
 
 /// Conditions for the immediate post of a new transmit.
@@ -54,7 +54,7 @@ pub(crate) enum BuildResult {
     Queued,
 }
 
-impl<C: QpHandler> Wire<C> {
+impl<C: RxConn> Wire<C> {
     /// Builds a transmit: its message in `buf`, and `what` creates its payload, which may begin now. Posting it takes
     /// `slots`. A message alone is posted if [`Wire::pump`] would have done nothing more than that; other transmits are
     /// queued. `at_once`: the doorbell rings for it.

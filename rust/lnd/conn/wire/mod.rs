@@ -41,8 +41,9 @@ use super::{
     close_reason::CloseReason,
     rdma_target::Limits,
     rx::{
-        BufDisposition,
-        Received, //
+        Received,
+        Rx,
+        RxConn, //
     }, //
 };
 use crate::{
@@ -75,16 +76,12 @@ use crate::{
         }, //
     },
     rdma::{
-        buf::{
-            RxBuf,
-            TxBuf, //
-        },
+        buf::TxBuf,
         device::{
             Device,
             RegionPage, //
         },
         qp::Qp,
-        qp_handler::QpHandler,
         rq::RecvQueue,
         sq::SendQueue, //
     }, //
@@ -109,12 +106,12 @@ pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
 pub(super) type SinkParts<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
 
 /// Wire half of a connection, a `C`.
-pub(super) struct Wire<C: QpHandler> {
+pub(super) struct Wire<C: RxConn> {
     identity: Identity,
     credits: Credits,
     txs: TxTable,
     flight: SendsInFlight,
-    buf_pool: BufPool,
+    buf_pool: BufPool<C>,
     link: Option<QpHandle<C>>,
     limits: Limits,
     /// Device, until release: it may be removed afterwards.
@@ -127,7 +124,7 @@ pub(super) struct Wire<C: QpHandler> {
     stats: ConnStats,
 }
 
-impl<C: QpHandler> Wire<C> {
+impl<C: RxConn> Wire<C> {
     /// Creates the wire half of a new connection that requests `depth`.
     pub(super) fn new(
         identity: Identity,
@@ -153,7 +150,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Stores, at set-up and before the first receive is posted, the buffers, the limits of a transfer, and the number
     /// of slots for all messages except NOOPs.
-    pub(super) fn open(&mut self, stock: BufPool, limits: Limits, slots: u16) {
+    pub(super) fn open(&mut self, stock: BufPool<C>, limits: Limits, slots: u16) {
         self.buf_pool = stock;
         self.limits = limits;
         self.txs.open(slots);
@@ -318,26 +315,32 @@ impl<C: QpHandler> Wire<C> {
     ///
     /// Returns the cause to close the connection with.
     #[inline(always)]
-    pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), CloseReason> {
+    pub(super) fn give_back(&mut self, rx: KBox<Rx<C>>, how: Repost) -> Result<(), CloseReason> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        match msg.take_buf() {
-            BufDisposition::Spare(buf) => self.buf_pool.put_spare(buf),
-            BufDisposition::Post(buf) => link.push_recv_again(buf)?,
-            BufDisposition::Gone => {}
+        if !rx.msg().is_mapped() {
+            no_buffer(rx);
+        } else if rx.msg().is_replaced() {
+            self.buf_pool.put_spare(rx);
+        } else {
+            link.push_recv_again(rx)?;
         }
         self.credits.reposted(how).map_err(CloseReason::Credits)
     }
 
-    /// Posts a new buffer in place of the buffer of a request which LNet keeps, or keeps it for the next request.
+    /// Posts the new receive `spare` in place of `msg`, which LNet keeps, or keeps it for the next request.
     ///
     /// # Errors
     ///
     /// Returns the reason to close the connection.
-    pub(super) fn replenish(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), CloseReason> {
+    pub(super) fn replenish(
+        &mut self,
+        msg: &mut Received,
+        spare: KBox<Rx<C>>,
+    ) -> Result<(), CloseReason> {
         if msg.is_replaced() {
-            self.buf_pool.put_spare(buf);
+            self.buf_pool.put_spare(spare);
         } else if let Some(link) = self.link.as_mut() {
-            link.push_recv(buf)?;
+            link.push_recv(spare)?;
             msg.replace();
         }
         msg.made_good();
@@ -373,4 +376,11 @@ impl<C: QpHandler> Wire<C> {
         self.buf_pool.clear();
         self.hca.take()
     }
+}
+
+/// Frees a receive whose buffer could not be mapped again.
+#[cold]
+#[inline(never)]
+fn no_buffer<C>(rx: KBox<Rx<C>>) {
+    drop(rx);
 }

@@ -12,7 +12,10 @@
 use super::Wire;
 use crate::{
     lnd::{
-        conn::transfer::Transfer,
+        conn::{
+            rx::RxConn,
+            transfer::Transfer, //
+        },
         stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
@@ -30,10 +33,7 @@ use crate::{
             Wr, //
         }, //
     },
-    rdma::{
-        buf::TxBuf,
-        qp_handler::QpHandler, //
-    }, //
+    rdma::buf::TxBuf, //
 };
 
 /// Context of a NOOP's work request. [`context`] creates all others.
@@ -89,7 +89,7 @@ pub(super) fn load_of(context: u32) -> WrRole {
     }
 }
 
-impl<C: QpHandler> Wire<C> {
+impl<C: RxConn> Wire<C> {
     /// Ensures that one more work request with `sges` gather elements fits into the batch.
     #[inline]
     fn make_room(&mut self, wrs: u16, sges: usize) -> Result<(), Cause> {

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     lnd::{
+        conn::rx::RxConn,
         stats::{
             conn_counters::Count,
             conn_stats::{
@@ -31,7 +32,6 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        qp_handler::QpHandler,
         wc::WcStatus, //
     }, //
 };
@@ -59,35 +59,24 @@ pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
     }
 }
 
-impl<C: QpHandler> Wire<C> {
-    /// Handles the completion of a work request of the send queue: its context, its status, and the message buffer of a
-    /// send.
-    ///
-    /// # Errors
-    ///
-    /// Returns the cause to close the connection with, before the next completion is handled.
+impl<C: RxConn> Wire<C> {
+    /// Handles a work request of the send queue that has succeeded: its context, and the message buffer of a send.
     #[inline(always)]
-    pub(crate) fn send_done(
-        &mut self,
-        context: u32,
-        status: WcStatus,
-        buf: Option<TxBuf>,
-        now: Timestamp,
-    ) -> Result<(), Cause> {
+    pub(crate) fn sent(&mut self, context: u32, buf: Option<TxBuf>, now: Timestamp) {
         self.counts.one(Count::Retired);
-        match outcome(status) {
-            Ok(()) => {
-                self.retire(context, buf, Ok(()), Some(now));
-                Ok(())
-            }
-            Err(cause) => {
-                self.retire_failed(context, cause);
-                if status == WcStatus::RnrRetryExc {
-                    self.counts.one(Count::Rnr);
-                }
-                Err(cause)
-            }
+        self.retire(context, buf, Ok(()), Some(now));
+    }
+
+    /// Handles a work request of the send queue that has failed. Returns the cause to close the connection with, before
+    /// the next completion is handled.
+    pub(crate) fn send_failed(&mut self, context: u32, status: WcStatus) -> Cause {
+        self.counts.one(Count::Retired);
+        let cause = outcome(status).err().unwrap_or(Cause::LocalFault);
+        self.retire_failed(context, cause);
+        if status == WcStatus::RnrRetryExc {
+            self.counts.one(Count::Rnr);
         }
+        cause
     }
 
     // Separate function, so that the other one knows that the send succeeded. There is no buffer: the device may still

@@ -16,14 +16,17 @@ use kernel::{
 };
 
 use crate::{
-    lnd::timestamp::Timestamp,
+    lnd::{
+        conn::rx::{
+            Rx,
+            RxConn, //
+        },
+        timestamp::Timestamp, //
+    },
     proto::cause::Cause,
     rdma::{
         batch::PushError,
-        buf::{
-            RxBuf,
-            TxBuf, //
-        },
+        buf::TxBuf,
         mr::{
             Mapped,
             Mr,
@@ -31,7 +34,6 @@ use crate::{
         },
         qp::Qp,
         qp_create::QpParts,
-        qp_handler::QpHandler,
         rq::{
             RecvQueue,
             RECV_BATCH, //
@@ -45,7 +47,7 @@ use crate::{
 };
 
 /// Queue pair of a connection, a `C`, with the rights to post.
-pub(crate) struct QpHandle<C: QpHandler> {
+pub(crate) struct QpHandle<C: RxConn> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
@@ -61,7 +63,7 @@ pub(super) struct Unposted {
     pub(super) rang: bool,
 }
 
-impl<C: QpHandler> QpHandle<C> {
+impl<C: RxConn> QpHandle<C> {
     /// Takes over a new queue pair. May sleep.
     pub(crate) fn new(parts: QpParts<C>) -> Result<Self> {
         Ok(Self {
@@ -256,11 +258,11 @@ impl<C: QpHandler> QpHandle<C> {
 
     /// Pushes a receive; it is posted with the batch, or by [`QpHandle::post_recvs`].
     #[inline(always)]
-    pub(crate) fn push_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
+    pub(crate) fn push_recv(&mut self, rx: KBox<Rx<C>>) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Err(Cause::Flushed);
         };
-        rq.push(&self.qp, buf).map_err(|_| Cause::LocalFault)?;
+        rq.push(&self.qp, rx).map_err(|_| Cause::LocalFault)?;
         self.recv_wrs = self.recv_wrs.wrapping_add(1);
         if rq.pending() < RECV_BATCH / 2 {
             return Ok(());
@@ -271,8 +273,8 @@ impl<C: QpHandler> QpHandle<C> {
     /// Pushes a receive with a buffer in which an answer came.
     // Separate function, because the buffer for a request is most often a spare.
     #[inline(never)]
-    pub(super) fn push_recv_again(&mut self, buf: RxBuf) -> Result<(), Cause> {
-        self.push_recv(buf)
+    pub(super) fn push_recv_again(&mut self, rx: KBox<Rx<C>>) -> Result<(), Cause> {
+        self.push_recv(rx)
     }
 
     /// Posts the pushed receives.

@@ -14,7 +14,8 @@ use crate::{
             close_reason::CloseReason,
             rx::{
                 Received,
-                Rx, //
+                Rx,
+                RxConn, //
             },
             rx_queue::RxQueue,
             transfer::Transfer, //
@@ -47,7 +48,6 @@ use crate::{
         }, //
     },
     rdma::{
-        qp_handler::QpHandler,
         wc::WcStatus, //
     }, //
 };
@@ -62,7 +62,7 @@ pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     }
 }
 
-impl<C: QpHandler> Wire<C> {
+impl<C: RxConn> Wire<C> {
     /// Processes one message. Requests go into `inbox`. Only while the connection is established.
     ///
     /// # Errors
@@ -160,8 +160,7 @@ impl<C: QpHandler> Wire<C> {
             Body::ConnReq(_) | Body::ConnAck(_) => return Err(Cause::Protocol.into()),
         };
         let urgent = matches!(body, Body::Noop);
-        self.give_back(msg, repost)?;
-        inbox.free(rx);
+        self.give_back(rx, repost)?;
         if urgent {
             // No credit covers the buffers of NOOPs: the next one may be on its way.
             self.link.as_mut().ok_or(Cause::Flushed)?.post_recvs()?;

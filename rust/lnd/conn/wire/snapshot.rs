@@ -6,7 +6,10 @@ use kernel::prelude::*;
 
 use super::Wire;
 use crate::{
-    lnd::stats::conn_counters::Counts,
+    lnd::{
+        conn::rx::RxConn,
+        stats::conn_counters::Counts, //
+    },
     proto::{
         cause::Cause,
         credits::Snapshot,
@@ -15,8 +18,7 @@ use crate::{
             QueueKind, //
         },
         tx_state::TxState, //
-    },
-    rdma::qp_handler::QpHandler, //
+    }, //
 };
 
 /// List that a transmit is in.
@@ -62,7 +64,7 @@ pub(crate) struct WireSnapshot {
     pub(crate) oldest_ms: i64,
 }
 
-impl<C: QpHandler> Wire<C> {
+impl<C: RxConn> Wire<C> {
     /// Returns the counters.
     pub(crate) fn numbers(&self) -> WireSnapshot {
         let (sq_free, recvs, qpn, recv_wrs) = self.link.as_ref().map_or((0, 0, 0, 0), |link| {

@@ -1548,7 +1548,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
 pub unsafe extern "C" fn ro2ib_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ib_pd,
-    cq: *mut ib_cq,
+    cq: *mut ro2ib_cq,
     context: *mut c_void,
     event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     caps: *mut ro2ib_qp_caps,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues: the pool of a device, and its polling.
+//! Completion queues and their polling.
 
 use std::collections::VecDeque;
 
@@ -31,105 +31,102 @@ use crate::{
 struct Done {
     wc: ib_wc,
     qp: *mut Qp,
-    /// Serial number of the queue.
-    nr: u64,
 }
 
-/// Completion queue of the pool; it stays until the world ends.
+/// Completion queue of a queue pair; it stays until the world ends.
 pub struct Cq {
     dev: *mut Dev,
     kind: Kind,
-    vector: u32,
-    /// Entries that are reserved.
-    pub used: u32,
+    /// Entries.
+    len: u32,
+    round: unsafe extern "C" fn(*mut c_void, *mut ib_wc, i32),
+    context: *mut c_void,
+    qp: *mut Qp,
     queue: VecDeque<Done>,
-    /// Number of completions so far.
-    pushed: u64,
-    /// Number of the completion that the driver handles now.
-    handling: Option<u64>,
+    /// A context polls it, or is about to.
     polled: bool,
+    /// It was destroyed.
+    pub gone: bool,
 }
-
-/// Number of queues of a pool for each context.
-const VECTORS: u32 = 2;
 
 /// Number of points that the creation of a queue takes; it is a firmware command.
 const MAKING: u32 = 20;
 
-/// Destroys the pool of a removed device, whose ids are all gone: references do not keep the pool.
-pub fn pool_goes(dev: *mut Dev) {
+/// Completions of one round, at most.
+const BATCH: u64 = 16;
+
+/// Checks a device that is removed, whose ids are all gone: its driver frees what queues use.
+pub fn device_goes(dev: *mut Dev) {
     // SAFETY: Devices and their queues stay until the world ends.
     unsafe {
-        if (*dev).cqs.iter().any(|cq| (**cq).used != 0) {
-            violation("the completion queues of a device go, and some are in use");
+        if (*dev).cqs.iter().any(|cq| !(**cq).gone) {
+            violation("a device goes, and some of its completion queues are in use");
         }
     }
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cq_get(
+pub unsafe extern "C" fn ro2ib_cq_create(
     dev: *mut ib_device,
     nr_cqe: u32,
-    vector: i32,
-    poll_ctx: u32,
-) -> *mut ib_cq {
-    lock::might_sleep("ib_cq_pool_get");
-    mem::allocates("ib_cq_pool_get");
+    _vector: u32,
+    wq: *mut workqueue_struct,
+    round: Option<unsafe extern "C" fn(*mut c_void, *mut ib_wc, i32)>,
+    context: *mut c_void,
+) -> *mut ro2ib_cq {
+    lock::might_sleep("ib_create_cq");
+    mem::allocates("ib_create_cq");
     sched::point();
     if world::fails(Fault::Verbs) {
-        return (-(ENOMEM as isize)) as *mut ib_cq;
+        return (-(ENOMEM as isize)) as *mut ro2ib_cq;
     }
     let dev: *mut Dev = dev.cast();
-    let kind = if poll_ctx == ib_poll_context_IB_POLL_SOFTIRQ {
-        Kind::Softirq
-    } else {
-        Kind::Process
-    };
-    let vector = (vector as u32) % VECTORS;
-    // SAFETY: Devices and their queues stay until the world ends.
-    unsafe {
-        for cq in &(*dev).cqs {
-            let cq = *cq;
-            if (*cq).vector == vector && (*cq).kind == kind {
-                (*cq).used += nr_cqe;
-                return cq.cast();
-            }
-        }
-        // The core creates queues for each caller that finds none, with no exclusion of callers
-        // that create queues at the same time.
-        if (*dev).making_cqs {
-            violation("two make completion queues of a device at a time, of which one is enough");
-        }
-        (*dev).making_cqs = true;
-        for _ in 0..MAKING {
-            sched::point();
-        }
-        (*dev).making_cqs = false;
-        let cq = Box::into_raw(Box::new(Cq {
-            dev,
-            kind,
-            vector,
-            used: nr_cqe,
-            queue: VecDeque::new(),
-            pushed: 0,
-            handling: None,
-            polled: false,
-        }));
-        (*dev).cqs.push(cq);
-        cq.cast()
+    for _ in 0..MAKING {
+        sched::point();
     }
+    let cq = Box::into_raw(Box::new(Cq {
+        dev,
+        kind: match wq.is_null() {
+            true => Kind::Softirq,
+            false => Kind::Process,
+        },
+        len: nr_cqe,
+        round: round.expect("the driver has a function for completions"),
+        context,
+        qp: core::ptr::null_mut(),
+        queue: VecDeque::new(),
+        polled: false,
+        gone: false,
+    }));
+    // SAFETY: Devices stay until the world ends.
+    unsafe { (*dev).cqs.push(cq) };
+    cq.cast()
+}
+
+/// Notes the queue pair that uses a queue.
+pub fn attach(cq: *mut Cq, qp: *mut Qp) {
+    // SAFETY: Queues stay until the world ends.
+    let c = unsafe { &mut *cq };
+    if c.gone || !c.qp.is_null() {
+        violation("a completion queue is used by two queue pairs, or destroyed");
+    }
+    c.qp = qp;
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ib_cq_pool_put(cq: *mut ib_cq, nr_cqe: u32) {
-    let cq: *mut Cq = cq.cast();
+pub unsafe extern "C" fn ro2ib_cq_destroy(cq: *mut ro2ib_cq) {
+    lock::might_sleep("ib_destroy_cq");
     sched::point();
-    // SAFETY: Queues stay until the world ends.
+    let cq: *mut Cq = cq.cast();
+    // SAFETY: Queues and queue pairs stay until the world ends.
     unsafe {
-        if (*cq).used < nr_cqe {
-            violation("gives back more of a completion queue than was taken");
+        if (*cq).gone || !((*cq).qp.is_null() || (*(*cq).qp).gone) {
+            violation("a completion queue is destroyed twice, or in use");
         }
-        (*cq).used -= nr_cqe;
+        while (*cq).polled {
+            sched::sleep_on(cq as usize);
+        }
+        (*cq).gone = true;
     }
 }
 
@@ -153,20 +150,15 @@ pub fn clean(cq: *mut Cq, qp: *mut Qp) {
     }
 }
 
-/// Waits for all completions in the queue, of any queue pair, and for the one that is being
-/// handled.
+/// Waits until no completion is in the queue, or is being handled.
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ib_cq) {
+pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ro2ib_cq) {
     lock::might_sleep("ro2ib_cq_quiesce");
     sched::point();
     let cq: *mut Cq = cq.cast();
     // SAFETY: Queues stay until the world ends.
     unsafe {
-        let so_far = (*cq).pushed;
-        let is_left = |nr: u64| nr < so_far;
-        while (*cq).handling.is_some_and(is_left)
-            || (*cq).queue.front().is_some_and(|done| is_left(done.nr))
-        {
+        while (*cq).polled {
             sched::sleep_on(cq as usize);
         }
     }
@@ -184,13 +176,8 @@ pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
     let c = unsafe { &mut *cq };
     // SAFETY: Queue pairs stay until the world ends.
     unsafe { (*qp).completions += 1 };
-    c.queue.push_back(Done {
-        wc,
-        qp,
-        nr: c.pushed,
-    });
-    c.pushed += 1;
-    if c.queue.len() > c.used as usize {
+    c.queue.push_back(Done { wc, qp });
+    if c.queue.len() > c.len as usize {
         violation("a completion queue overflows");
     }
     if c.polled {
@@ -206,33 +193,34 @@ fn poll(cq: *mut Cq) {
     loop {
         // SAFETY: Queues stay until the world ends.
         let c = unsafe { &mut *cq };
-        let Some(mut done) = c.queue.pop_front() else {
-            c.polled = false;
-            return;
-        };
         if sched::node() != usize::MAX && w().nodes[sched::node()].dead {
             return;
         }
-        // SAFETY: The driver's `done` belongs to a work request that it has posted.
+        // The provider may report fewer at a time than there are.
+        let most = w().family_rng.range(1, BATCH) as usize;
+        let n = c.queue.len().min(most);
+        let round: Vec<Done> = c.queue.drain(..n).collect();
+        let Some(first) = round.first() else {
+            c.polled = false;
+            sched::wake_all(cq as usize);
+            return;
+        };
+        let qp = first.qp;
+        let mut wcs: Vec<ib_wc> = round.iter().map(|done| done.wc).collect();
+        // SAFETY: The context belongs to the driver until it destroys the queue.
         unsafe {
-            let cqe = done.wc.__bindgen_anon_1.wr_cqe;
-            // The last completion may destroy the queue pair, or cause its destruction.
-            (*done.qp).completions -= 1;
-            (*done.qp).handling += 1;
-            c.handling = Some(done.nr);
-            if !cqe.is_null() {
-                if let Some(f) = (*cqe).done {
-                    true_counts::of((*c.dev).node).completes(&done.wc);
-                    world::enter();
-                    f(cq.cast(), &raw mut done.wc);
-                    world::leave();
-                }
+            // The last completion may cause the destruction of the queue pair.
+            (*qp).completions -= n;
+            (*qp).handling += n;
+            for wc in &wcs {
+                true_counts::of((*c.dev).node).completes(wc);
             }
-            (*done.qp).handling -= 1;
+            world::enter();
+            (c.round)(c.context, wcs.as_mut_ptr(), n as i32);
+            world::leave();
+            (*qp).handling -= n;
         }
-        c.handling = None;
-        sched::wake_all(cq as usize);
-        sched::wake_all(done.qp as usize);
+        sched::wake_all(qp as usize);
         sched::point();
     }
 }

@@ -78,10 +78,8 @@ pub struct Dev {
     pub software: bool,
     /// The device is iWARP: the passive side must not send first.
     pub tcp: bool,
-    /// Its part of the pool.
+    /// Its completion queues, destroyed or not.
     pub cqs: Vec<*mut Cq>,
-    /// Completion queues are being created for it.
-    pub making_cqs: bool,
     /// Number of live protection domains.
     pub pds: usize,
     /// Live regions.
@@ -129,7 +127,6 @@ impl Dev {
             software,
             tcp,
             cqs: Vec::new(),
-            making_cqs: false,
             pds: 0,
             mrs: Vec::new(),
             qps: 0,
@@ -142,7 +139,8 @@ impl Dev {
 
     /// Returns a description of its objects that are left; empty if there are none.
     pub fn left(&self) -> String {
-        let used: u32 = self.cqs.iter().map(|cq| unsafe { (**cq).used }).sum();
+        // SAFETY: Queues stay until the world ends.
+        let cqs = self.cqs.iter().filter(|cq| unsafe { !(***cq).gone });
         let mut s = String::new();
         if self.lost {
             return s;
@@ -160,7 +158,7 @@ impl Dev {
                 "ids",
             ),
             (self.handlers.len(), "event handlers"),
-            (used as usize, "completion queue entries"),
+            (cqs.count(), "completion queues"),
             (dma::left(self), "mappings"),
         ] {
             if n != 0 {
@@ -628,13 +626,13 @@ struct Wr {
     /// The device has carried out the operation when it was posted.
     at_post: bool,
     signaled: bool,
-    cqe: *mut ib_cqe,
+    id: u64,
     parts: Vec<(u64, u32)>,
     inline: Option<Vec<u8>>,
 }
 
 struct Recv {
-    cqe: *mut ib_cqe,
+    id: u64,
     addr: u64,
     len: u32,
 }
@@ -728,7 +726,7 @@ pub fn connected(node: usize) -> usize {
 /// Creates a queue pair.
 pub unsafe fn create_qp(
     pd: *mut ib_pd,
-    cq: *mut ib_cq,
+    cq: *mut ro2ib_cq,
     context: *mut c_void,
     event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     caps: *mut ro2ib_qp_caps,
@@ -799,6 +797,7 @@ pub unsafe fn create_qp(
             late: Vec::new(),
             events: 0,
         }));
+        cq::attach(cq.cast(), qp);
         world.qps.insert(qpn, qp);
         world.all_qps.push(qp);
         Ok(qp)
@@ -899,7 +898,7 @@ pub fn is_answered(qpn: u32) -> bool {
     qp_of(qpn).and_then(other).unwrap_or(false)
 }
 
-fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u32) {
+fn complete(qp: *mut Qp, id: u64, status: u32, opcode: u32, byte_len: u32) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
     if q.gone {
@@ -913,7 +912,7 @@ fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u
         qp: qp.cast(),
         ..Default::default()
     };
-    wc.__bindgen_anon_1.wr_cqe = cqe;
+    wc.__bindgen_anon_1.wr_id = id;
     if status != 0 && telling() {
         say(&format!(
             "qp {}: completion {opcode} with status {status}",
@@ -1015,7 +1014,7 @@ fn flush_sends(q: &mut Qp) {
             q.late
                 .extend(wr.parts.iter().map(|&(addr, len)| (addr, len, false)));
         }
-        complete(qp, wr.cqe, FLUSHED, opcode(&wr.op), 0);
+        complete(qp, wr.id, FLUSHED, opcode(&wr.op), 0);
     }
 }
 
@@ -1025,7 +1024,7 @@ fn flush_receives(q: &mut Qp) {
         if early && r.len != 0 {
             q.late.push((r.addr, r.len, true));
         }
-        complete(qp, r.cqe, FLUSHED, ib_wc_opcode_IB_WC_RECV, 0);
+        complete(qp, r.id, FLUSHED, ib_wc_opcode_IB_WC_RECV, 0);
     }
 }
 
@@ -1156,7 +1155,7 @@ fn fail(qp: *mut Qp, status: u32) {
         acknowledge(qp, q.sq[0].seq);
     }
     if let Some(wr) = pop_send(q) {
-        complete(qp, wr.cqe, status, opcode(&wr.op), 0);
+        complete(qp, wr.id, status, opcode(&wr.op), 0);
     }
     to_err(qp);
 }
@@ -1168,7 +1167,7 @@ fn acknowledge(qp: *mut Qp, seq: u64) {
         q.done -= 1;
         if let Some(wr) = pop_send(q) {
             if wr.signaled {
-                complete(qp, wr.cqe, 0, opcode(&wr.op), 0);
+                complete(qp, wr.id, 0, opcode(&wr.op), 0);
             }
         }
     }
@@ -1316,7 +1315,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
                 if data.len() > r.len as usize {
                     complete(
                         peer,
-                        r.cqe,
+                        r.id,
                         ib_wc_status_IB_WC_LOC_LEN_ERR,
                         ib_wc_opcode_IB_WC_RECV,
                         0,
@@ -1326,7 +1325,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
                 }
                 scatter(p.dev, r.addr, &data);
                 world::seen(&data, q.qpn, p.qpn);
-                complete(peer, r.cqe, 0, ib_wc_opcode_IB_WC_RECV, data.len() as u32);
+                complete(peer, r.id, 0, ib_wc_opcode_IB_WC_RECV, data.len() as u32);
             }
             Outcome::Done
         }
@@ -1718,7 +1717,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 op,
                 at_post,
                 signaled: r.send_flags & ib_send_flags_IB_SEND_SIGNALED != 0,
-                cqe: r.__bindgen_anon_1.wr_cqe,
+                id: r.__bindgen_anon_1.wr_id,
                 parts: list.iter().map(|s| (s.addr, s.length)).collect(),
                 inline,
             });
@@ -1773,7 +1772,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
             }
             dma::post(q.dev, addr, len.into(), true);
             q.rq.push_back(Recv {
-                cqe: r.__bindgen_anon_1.wr_cqe,
+                id: r.__bindgen_anon_1.wr_id,
                 addr,
                 len,
             });
@@ -1802,27 +1801,4 @@ pub unsafe extern "C" fn ro2ib_wc_recv(_wc: *const ib_wc) -> i32 {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_signal_all() -> bool {
     w().plan.signal_all
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
-    lock::might_sleep("ib_drain_qp");
-    sched::point();
-    let qp: *mut Qp = qp.cast();
-    // SAFETY: The memory stays until the world ends.
-    let q = unsafe { &mut *qp };
-    // The device warns, and returns.
-    if q.undrained || world::fails(Fault::Verbs) {
-        q.undrained = true;
-        return;
-    }
-    to_err(qp);
-    know(q);
-    // SAFETY: As above.
-    unsafe {
-        while (*qp).completions + (*qp).handling + (*qp).sq.len() + (*qp).rq.len() != 0 {
-            sched::sleep_on(qp as usize);
-        }
-        (*qp).drained = true;
-    }
 }

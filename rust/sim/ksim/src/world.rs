@@ -928,12 +928,12 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
         }
         let begun = sched::now();
         cm::removal(dev);
-        // As disable_device() of the core: the clients, among them the CM, then the pool, and only
-        // then the references.
+        // As disable_device() of the core: the clients, among them the CM, and only then the
+        // references.
         while !(*dev).ids.is_empty() {
             sched::sleep_on(dev as usize);
         }
-        cq::pool_goes(dev);
+        cq::device_goes(dev);
         while (*dev).refs != 0 {
             sched::sleep_on(dev as usize);
         }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Completion queues: one for each queue pair, so that the driver handles the
+ * completions of a poll in one round, with one lock and one doorbell.
+ *
+ * Hardware raises completions in an interrupt: then a softirq (irq_poll) is
+ * the shortest way. A software provider (rxe, siw) raises them in a work item
+ * of its own, where a softirq would cost a switch to ksoftirqd: then a work
+ * item on the same CPU saves one context switch in six.
+ */
+#include <linux/err.h>
+#include <linux/error-injection.h>
+#include <linux/preempt.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "cq.h"
+
+/* Completions that are handled in one run of the softirq or work item. */
+#define RUN	256
+
+/* Handles up to @budget completions; returns their number. */
+static int poll(struct ro2ib_cq *cq, int budget)
+{
+	int done = 0, n;
+
+	do {
+		n = ib_poll_cq(cq->ib, min(budget - done, RO2IB_CQ_BATCH),
+			       cq->wcs);
+		if (n <= 0)
+			break;
+		cq->round(cq->context, cq->wcs, n);
+		done += n;
+	} while (n == RO2IB_CQ_BATCH && done < budget);
+	return done;
+}
+
+/* Requests the next event; returns true if completions were missed. */
+static bool rearm(struct ro2ib_cq *cq)
+{
+	return ib_req_notify_cq(cq->ib, IB_CQ_NEXT_COMP |
+					IB_CQ_REPORT_MISSED_EVENTS) > 0;
+}
+
+static int run_softirq(struct irq_poll *iop, int budget)
+{
+	struct ro2ib_cq *cq = container_of(iop, struct ro2ib_cq, iop);
+	int done = poll(cq, budget);
+
+	if (done < budget) {
+		irq_poll_complete(iop);
+		if (rearm(cq))
+			irq_poll_sched(iop);
+	}
+	return done;
+}
+
+static void run_work(struct work_struct *work)
+{
+	struct ro2ib_cq *cq = container_of(work, struct ro2ib_cq, work);
+
+	if (READ_ONCE(cq->stopped))
+		return;
+	if (poll(cq, RUN) >= RUN || rearm(cq))
+		queue_work(cq->wq, &cq->work);
+}
+
+void ro2ib_cq_event(struct ib_cq *ib, void *context)
+{
+	struct ro2ib_cq *cq = context;
+
+	if (!cq->wq)
+		irq_poll_sched(&cq->iop);
+	else
+		queue_work(cq->wq, &cq->work);
+}
+
+void ro2ib_cq_init(struct ro2ib_cq *cq, struct workqueue_struct *wq,
+		   ro2ib_cq_round_t *round, void *context)
+{
+	cq->round = round;
+	cq->context = context;
+	cq->wq = wq;
+	if (wq)
+		INIT_WORK(&cq->work, run_work);
+	else
+		irq_poll_init(&cq->iop, RUN, run_softirq);
+}
+
+/*
+ * Creates a queue for @nr_cqe completions, polled in a work item of @wq, or in
+ * a softirq if @wq is NULL. Sleeps.
+ */
+noinline struct ro2ib_cq *ro2ib_cq_create(struct ib_device *dev, u32 nr_cqe,
+					  u32 vector,
+					  struct workqueue_struct *wq,
+					  ro2ib_cq_round_t *round,
+					  void *context)
+{
+	struct ib_cq_init_attr attr = {
+		.cqe = nr_cqe,
+		.comp_vector = vector % max(dev->num_comp_vectors, 1),
+	};
+	struct ro2ib_cq *cq = kzalloc(sizeof(*cq), GFP_KERNEL);
+	int rc;
+
+	if (!cq)
+		return ERR_PTR(-ENOMEM);
+	ro2ib_cq_init(cq, wq, round, context);
+	cq->ib = ib_create_cq(dev, ro2ib_cq_event, NULL, cq, &attr);
+	if (IS_ERR(cq->ib)) {
+		rc = PTR_ERR(cq->ib);
+		kfree(cq);
+		return ERR_PTR(rc);
+	}
+	ib_req_notify_cq(cq->ib, IB_CQ_NEXT_COMP);
+	return cq;
+}
+ALLOW_ERROR_INJECTION(ro2ib_cq_create, ERRNO_NULL);
+
+void ro2ib_cq_stop(struct ro2ib_cq *cq)
+{
+	if (!cq->wq) {
+		irq_poll_disable(&cq->iop);
+		return;
+	}
+	/* A run that an event queues from here on returns at once. */
+	WRITE_ONCE(cq->stopped, true);
+	cancel_work_sync(&cq->work);
+}
+
+/* Undoes ro2ib_cq_stop(), and polls: events that came meanwhile are lost. */
+static void restart(struct ro2ib_cq *cq)
+{
+	if (cq->wq) {
+		WRITE_ONCE(cq->stopped, false);
+		queue_work(cq->wq, &cq->work);
+		return;
+	}
+	local_bh_disable();
+	irq_poll_enable(&cq->iop);
+	irq_poll_sched(&cq->iop);
+	local_bh_enable();
+}
+
+/*
+ * Handles the completions that are in @cq. For a queue pair that could not be
+ * drained: a device may have left completions without an interrupt, and
+ * software providers leave those of a destroyed queue pair. Sleeps.
+ */
+void ro2ib_cq_quiesce(struct ro2ib_cq *cq)
+{
+	int left = cq->ib->cqe, n;
+
+	ro2ib_cq_stop(cq);
+	do {
+		/*
+		 * The handlers may neither sleep nor be interrupted by a
+		 * softirq.
+		 */
+		local_bh_disable();
+		n = poll(cq, min(left, RO2IB_CQ_BATCH));
+		local_bh_enable();
+		left -= n;
+		cond_resched();
+	} while (n > 0 && left > 0);
+	restart(cq);
+}
+
+/*
+ * Destroys @cq, whose queue pair is gone. Waits for a round that is under way.
+ * Sleeps, not in a round.
+ */
+void ro2ib_cq_destroy(struct ro2ib_cq *cq)
+{
+	WARN_ON_ONCE(in_interrupt());
+	ro2ib_cq_stop(cq);
+	ib_destroy_cq(cq->ib);
+	/* An event may have queued it meanwhile. */
+	if (cq->wq)
+		cancel_work_sync(&cq->work);
+	kfree(cq);
+}
