@@ -458,7 +458,7 @@ def test_node_without_ro2iblnd(root, module, mounted, why):
     root.program("ping", PING)
     root.program("ro2ibtop", "exit 3")
     root.program("lnetctl", 'echo "asked: $*"')
-    sections = root.run(says=f"left out: what ro2iblnd itself tells in debugfs: {why}")
+    sections = root.run(says=f"left out: the state of ro2iblnd in debugfs: {why}")
     assert named(sections, "/sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err") == ["7\n"] * 2
     assert "asked: net show -v 4\n" in named(sections, "command: lnetctl net show -v 4")[0]
     assert named(sections, f"/sys/module/{module}/parameters/timeout") == (["50\n"] if module else [])
@@ -471,7 +471,7 @@ def test_non_root_is_reported(root):
         pytest.skip("is root")
     debug = root.path / "sys/kernel/debug"
     debug.chmod(0o600)
-    root.run(says="left out: what ro2iblnd itself tells in debugfs: you are not root")
+    root.run(says="left out: the state of ro2iblnd in debugfs: you are not root")
     debug.chmod(0o700)
 
 

@@ -69,7 +69,7 @@ unsafe extern "C" fn ro2ib_rs_check_access(ptr: *const c_char, len: usize) -> c_
     {
         Some(Ok(clauses)) => checked("access", Ok(clauses)),
         Some(Err(fault)) => checked("access", Err(&fault)),
-        None => checked("access", Err(&"what is no text")),
+        None => checked("access", Err(&"a byte that is not UTF-8")),
     }
 }
 
@@ -84,7 +84,7 @@ unsafe extern "C" fn ro2ib_rs_check_tune(ptr: *const c_char, len: usize) -> c_in
     match unsafe { text(ptr, len) }.map(|text| tuning(text, Nid::ANY).map(|_| count(text))) {
         Some(Ok(clauses)) => checked("ni_tune", Ok(clauses)),
         Some(Err(fault)) => checked("ni_tune", Err(&fault)),
-        None => checked("ni_tune", Err(&"what is no text")),
+        None => checked("ni_tune", Err(&"a byte that is not UTF-8")),
     }
 }
 

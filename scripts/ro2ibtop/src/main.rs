@@ -48,16 +48,16 @@ use ro2ibtop::{
 const USAGE: &str = "\
 usage: ro2ibtop [options]
   --once              show the screen once, as text
-  --json              all there is, as JSON
+  --json              all values, as JSON
   --schema            the JSON Schema of --json
-  --prometheus        counters, as Prometheus reads them
+  --prometheus        counters, in the text format of Prometheus
   --svg               the screen once, as a picture
-  --events            what ended instead of peers and connections
+  --events            closed connections instead of peers and connections
   --snapshot FILE     a file of ro2ib-report instead of this node
-  --interval SECONDS  between two looks (2)
+  --interval SECONDS  between two samples (2)
   --width COLUMNS     of --once and --svg (160)
   --rows LINES        of --once and --svg, at most (50)
-  --root DIRECTORY    look for /sys there
+  --root DIRECTORY    read /sys in that directory
   --check             exit status 1 if something is slow or odd, 2 if messages do not get through
   --version, --help
 ";

@@ -101,7 +101,7 @@ pub const KINDS: [&str; 32] = [
     "retries",
     "refusing",
     "unknown-ni",
-    "told",
+    "peer-failed",
     "pkeys",
     "gone",
 ];

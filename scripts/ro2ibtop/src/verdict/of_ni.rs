@@ -95,7 +95,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 let words = format!(
                     "{messages} failed just now because a peer could not receive or answer them: check the peer"
                 );
-                Verdict::new(Level::Warn, "told", words)
+                Verdict::new(Level::Warn, "peer-failed", words)
             })
         })
         .or(|| {
@@ -254,7 +254,7 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
 pub fn of_none(sample: &Sample) -> Option<Verdict> {
     if sample.nis.is_empty() {
         let words =
-            "there is no o2ib NI: \"lnetctl net show\", and what the log says of the last one";
+            "there is no o2ib NI: \"lnetctl net show\", and the log of the last one";
         return Some(Verdict::new(Level::Bad, "no-ni", words));
     }
     let what = "requests for unknown NIs, compare nets and \"service\"";

@@ -362,7 +362,7 @@ impl App {
             return Paragraph::new(Span::styled(words, style(Level::Bad)));
         }
         let mut words = format!(
-            "q quit  s sort ({})  e what ended  p pause  arrows move",
+            "q quit  s sort ({})  e closed  p pause  arrows move",
             self.order.name()
         );
         if self.sample.unread > 0 {
