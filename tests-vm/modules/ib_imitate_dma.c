@@ -745,7 +745,7 @@ static int occupied_set(const char *val, const struct kernel_param *kp)
 	return 0;
 }
 
-static const struct ib_device_ops dma_ops = {
+static const struct ib_device_ops device_ops = {
 	.post_send = dma_post_send,
 	.post_recv = dma_post_recv,
 	.poll_cq = dma_poll_cq,
@@ -764,7 +764,7 @@ static void adapt(struct ib_device *dev, struct pt_regs *regs)
 #endif
 }
 
-static struct ops_hook hook = { .by = &dma_ops, .real = &real, .adapt = adapt };
+static struct ops_hook hook = { .by = &device_ops, .real = &real, .adapt = adapt };
 
 /*
  * Functions that run instead of those of the DMA layer, for the module's device.
