@@ -443,7 +443,10 @@ fn a_peer_that_refuses_messages_is_named() {
     };
     assert_eq!(node(&[&told(5), &told(5)]).worst(), Level::Fine);
     let app = node(&[&told(5), &told(8)]);
-    assert_eq!((app.nis[0].kind, app.nis[0].level), ("peer-failed", Level::Warn));
+    assert_eq!(
+        (app.nis[0].kind, app.nis[0].level),
+        ("peer-failed", Level::Warn)
+    );
     let words =
         "3 messages failed just now because a peer could not receive or answer them: check the peer";
     assert_eq!(app.nis[0].words, words);

@@ -253,8 +253,7 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
 /// Returns the verdict on a node without NI, and on requests for unknown NIs.
 pub fn of_none(sample: &Sample) -> Option<Verdict> {
     if sample.nis.is_empty() {
-        let words =
-            "there is no o2ib NI: \"lnetctl net show\", and the log of the last one";
+        let words = "there is no o2ib NI: \"lnetctl net show\", and the log of the last one";
         return Some(Verdict::new(Level::Bad, "no-ni", words));
     }
     let what = "requests for unknown NIs, compare nets and \"service\"";
