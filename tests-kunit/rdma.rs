@@ -727,7 +727,7 @@ fn lists() -> Result {
     let reserve = SgMap::reserve(&device, 1, 300)?;
     let reserved = |pages: &PageVec| {
         // SAFETY: `many` lives as long as this test, which drops what uses it before.
-        unsafe { SgMap::map_reserved(&reserve, pages, Direction::ToDevice) }
+        unsafe { SgMap::map_reserved((&reserve, 1), pages, Direction::ToDevice) }
     };
 
     for _ in 0..3 {
@@ -743,9 +743,33 @@ fn lists() -> Result {
     }
     let reserve = SgMap::reserve(&device, 1, 299)?;
     // SAFETY: As above.
-    let map_300 = unsafe { SgMap::map_reserved(&reserve, &many.vec(0, 1), Direction::ToDevice) };
+    let map_300 =
+        unsafe { SgMap::map_reserved((&reserve, 1), &many.vec(0, 1), Direction::ToDevice) };
 
     check(map_300.err() == Some(ENOMEM))?;
+
+    // A user holds no more mappings than are free.
+    let reserve = SgMap::reserve(&device, 8, 300)?;
+    let mut held: KVec<SgRef> = KVec::new();
+
+    for (user, most) in [(1, 4), (2, 2), (3, 1), (4, 1), (5, 0)] {
+        let before = held.len();
+
+        // SAFETY: As above.
+        while let Ok(map) = unsafe {
+            SgMap::map_reserved((&reserve, user), &many.vec(0, 4096), Direction::ToDevice)
+        } {
+            held.push(map, GFP_KERNEL)?;
+        }
+        check(held.len() - before == most)?;
+    }
+    // They come back, and are for any user.
+    drop(held);
+    // SAFETY: As above.
+    let again =
+        unsafe { SgMap::map_reserved((&reserve, 5), &many.vec(0, 4096), Direction::ToDevice) };
+
+    check(again.is_ok())?;
 
     // One fragment.
     let one = TestPages::new(1)?;

@@ -53,7 +53,8 @@ use crate::{
 };
 
 /// Number of mappings of each kind that are reserved for a shortage of memory, which is the number of transfers that
-/// can go on at a time then. All connections of an interface share them, because one mapping takes 8 KiB.
+/// can go on at a time then. All peers of an interface share them, because one mapping takes 8 KiB; a peer holds no
+/// more of them than are free.
 const RESERVED_MAPS: usize = 8;
 
 /// RDMA device as a connection uses it.

@@ -159,7 +159,7 @@ impl Message {
         })
     }
 
-    /// Maps the pages of the message with a mapping of a reserve, see [`SgMap::map_reserved`].
+    /// Maps the pages of the message with a mapping of a reserve, which the user takes, see [`SgMap::map_reserved`].
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Message {
     pub(crate) fn map_reserved<R: Request>(
         self,
         req: &R,
-        reserve: &Arc<SgReserve>,
+        reserve: (&Arc<SgReserve>, u64),
         direction: Direction,
     ) -> Result<Mapping<Self>, (Self, Error)> {
         self.map_with(req, |pages| {

@@ -2,6 +2,9 @@
 
 //! Reserve of preallocated objects, for use when there is no memory.
 //!
+//! Several users share the objects. A user may hold no more of them than are free, so that one that does not give its
+//! objects back leaves half of them to others, and two such users a quarter.
+//!
 //! Context: any but hard interrupts, except for [`Reserve::new`].
 
 use kernel::{
@@ -17,11 +20,18 @@ use super::sync::{
     SpinLockBh, //
 };
 
-/// Preallocated objects that are not in use.
+/// Preallocated objects.
 #[pin_data]
 pub(crate) struct Reserve<T> {
     #[pin]
-    free: SpinLockBh<KVec<UniqueArc<T>>>,
+    objects: SpinLockBh<Objects<T>>,
+}
+
+/// Objects of a [`Reserve`].
+struct Objects<T> {
+    free: KVec<UniqueArc<T>>,
+    /// Users of the objects that are in use, one entry for each object.
+    users: KVec<u64>,
 }
 
 impl<T> Reserve<T> {
@@ -31,22 +41,39 @@ impl<T> Reserve<T> {
     ///
     /// `ENOMEM`.
     pub(super) fn new(all: KVec<UniqueArc<T>>) -> Result<Arc<Self>> {
+        let users = KVec::with_capacity(all.len(), GFP_KERNEL)?;
+        let objects = Objects { free: all, users };
+
         Arc::pin_init(
             pin_init!(Self {
-                free <- new_spinlock_bh!(all, "Reserve::free"),
+                objects <- new_spinlock_bh!(objects, "Reserve::objects"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Takes an object. `None`: all are in use.
-    pub(super) fn take(&self) -> Option<UniqueArc<T>> {
-        self.free.lock().pop()
+    /// Takes an object for `user`. `None`: `user` holds as many objects as are free, or none is free.
+    pub(super) fn take(&self, user: u64) -> Option<UniqueArc<T>> {
+        let mut objects = self.objects.lock();
+        let held = objects.users.iter().filter(|other| **other == user);
+
+        if held.count() >= objects.free.len() {
+            return None;
+        }
+        // There is room for a user of each object.
+        objects.users.push_within_capacity(user).ok()?;
+        objects.free.pop()
     }
 
-    /// Takes an object back.
-    pub(super) fn put(&self, item: UniqueArc<T>) {
+    /// Takes back an object that `user` took.
+    pub(super) fn put(&self, item: UniqueArc<T>, user: u64) {
+        let mut objects = self.objects.lock();
+        let at = objects.users.iter().position(|other| *other == user);
+
+        if let Some(at) = at {
+            let _ = objects.users.remove(at);
+        }
         // There is room: it was taken from here.
-        let _ = self.free.lock().push_within_capacity(item);
+        let _ = objects.free.push_within_capacity(item);
     }
 }

@@ -120,8 +120,8 @@ pub(crate) struct SgMap {
     region_pages: u32,
     /// Keeps the pages of the driver; the contract of [`SgMap::map`] keeps others.
     own: Option<Arc<Pages>>,
-    /// The reserve that this goes back to.
-    reserve: Option<Arc<SgReserve>>,
+    /// The reserve that this goes back to, and its user.
+    reserve: Option<(Arc<SgReserve>, u64)>,
 }
 
 /// Mappings that need no memory.
@@ -180,28 +180,28 @@ impl SgMap {
         Reserve::new(all)
     }
 
-    /// Maps all of `pages` with an object of a reserve, without allocating memory. The object returns to the reserve
-    /// when it is unmapped. Process context.
+    /// Maps all of `pages` with an object of a reserve, which `user` takes, without allocating memory. The object
+    /// returns to the reserve when it is unmapped. Process context.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::map`]. `ENOMEM`: the whole reserve is in use, or `pages` has too many pieces.
+    /// Those of [`Self::map`]. `ENOMEM`: the reserve has no object for `user`, or `pages` has too many pieces.
     ///
     /// # Safety
     ///
     /// As [`Self::map`].
     pub(crate) unsafe fn map_reserved(
-        reserve: &Arc<SgReserve>,
+        (reserve, user): (&Arc<SgReserve>, u64),
         pages: &PageVec,
         direction: Direction,
     ) -> Result<SgRef> {
-        let mut this = reserve.take().ok_or(ENOMEM)?;
+        let mut this = reserve.take(user).ok_or(ENOMEM)?;
 
         if let Err(e) = this.fill(pages, direction) {
-            reserve.put(this);
+            reserve.put(this, user);
             return Err(e);
         }
-        this.reserve = Some(reserve.clone());
+        this.reserve = Some((reserve.clone(), user));
         Ok(SgRef::new(this.into()))
     }
 
@@ -446,8 +446,8 @@ fn give_back(map: Arc<SgMap>) -> bool {
 
     map.release();
     map.own = None;
-    if let Some(reserve) = map.reserve.take() {
-        reserve.put(map);
+    if let Some((reserve, user)) = map.reserve.take() {
+        reserve.put(map, user);
     }
     true
 }

@@ -131,7 +131,9 @@ impl Conn {
             ReserveUse::Answer => answers,
             ReserveUse::Message => messages,
         };
-        let map = msg.map_reserved(req, reserve, Direction::ToDevice);
+        // The connections of the peer together are a user: a peer that stops leaves mappings to the others.
+        let user = self.nid().raw();
+        let map = msg.map_reserved(req, (reserve, user), Direction::ToDevice);
         self.mapped(map, req)
     }
 

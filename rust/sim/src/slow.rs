@@ -8,6 +8,7 @@
 //!   the network, which takes rtnl and the shim's mutex, does not wait for that.
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
 //!   passes all the same.
+//! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
 
 use simc::{
     cm,
@@ -48,7 +49,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 4] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 6] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -57,6 +58,8 @@ pub const WORLDS: [(&str, fn(u64) -> End); 4] = [
     }),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
+    ("no memory, and a peer stops", |seed| stops(seed, 1)),
+    ("no memory, and two peers stop", |seed| stops(seed, 2)),
 ];
 
 fn on(node: usize, name: &'static str, f: impl FnOnce() + 'static) -> Tid {
@@ -230,6 +233,74 @@ fn fails(seed: u64) -> End {
         }
         sched::sleep(600 * SEC);
         for node in 0..=HONEST {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Takes the memory of a node away for a minute while `stopped` of its peers answer no PUT. PUTs to
+/// the other peers do not wait for that.
+fn stops(seed: u64, stopped: usize) -> End {
+    let nodes = stopped + 3;
+    let mut plan = Plan::calm(nodes);
+    plan.params.timeout = 200;
+    for node in &mut plan.nodes {
+        node.conns = 4;
+        node.credits = 16;
+    }
+    let most = plan.nodes[0].credits;
+    run(seed, plan, 64, move || {
+        for node in 0..nodes {
+            up(node, 1);
+        }
+        let put = |to: usize, wait: Option<&'static str>| {
+            let to = world::ip(to, 0);
+            done_on(0, "user", move || {
+                let op = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 5000, wait.is_some());
+                if wait.is_some_and(|_| lnet::wait(op, SOON) != Some(0)) {
+                    violation(wait.unwrap_or_default());
+                }
+            });
+        };
+        for to in 1..nodes {
+            put(to, Some("no connection"));
+        }
+        // Until all connections are established and have buffers for many messages.
+        sched::sleep(SEC);
+        for to in 1..nodes {
+            for _ in 0..most {
+                put(to, None);
+            }
+        }
+        sched::sleep(SEC);
+        w().dry = Some(0);
+        // LNet keeps what arrives for half a minute at least.
+        w().plan.delay_ppm = 1_000_000;
+        w().plan.hoards = true;
+        for to in 1..=stopped {
+            for _ in 0..most {
+                put(to, None);
+            }
+        }
+        sched::sleep(SEC);
+        w().plan.delay_ppm = 0;
+        for _ in 0..10 {
+            for to in stopped + 1..nodes {
+                put(
+                    to,
+                    Some("a message waits for another peer, which does not answer"),
+                );
+            }
+            sched::sleep(SEC);
+        }
+        sched::sleep(60 * SEC);
+        w().dry = None;
+        sched::sleep(60 * SEC);
+        if w().lnet.ops.iter().any(|op| op.sent != Some(0)) {
+            violation("a message failed because there was no memory");
+        }
+        for node in 0..nodes {
             down(node, 0..1);
         }
         world::clean_all();
