@@ -463,6 +463,10 @@ impl Script {
         if !strict && !script.punctual && own.one_in(32) {
             script.mtu_shrinks(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0e1d_0a57);
+        if !strict && !script.punctual && own.one_in(64) {
+            script.outlasts(own);
+        }
         let own = &mut Rng::new(seed ^ 0x0b0d_f1a9);
         if !strict && !script.punctual && own.one_in(32) {
             script.bond_flaps(own);
@@ -763,6 +767,37 @@ impl Script {
             step.what = Happens::MtuShrinks;
             step.long = rng.range(10 * MS, 3 * SEC);
         }
+    }
+
+    /// Takes the link of a node away for longer than the peer resends, and for less time than the
+    /// node holds its connections. The peer sends meanwhile, and so ends some of the connections,
+    /// which the node opened and believes to be up.
+    fn outlasts(&mut self, rng: &mut Rng) {
+        self.flaps(rng);
+        self.plan.params.retry_count = 2;
+        let conns = rng.of(&[2, 4]);
+        for node in &mut self.plan.nodes {
+            node.conns = conns;
+        }
+        let node = rng.below(2) as usize;
+        let at = rng.range(SEC, 2 * SEC);
+        self.steps = vec![Step {
+            what: Happens::LinkLost,
+            node,
+            slot: 0,
+            at,
+            long: rng.range(1700 * MS, 2900 * MS),
+        }];
+        let user = |node, at, ops| User {
+            node,
+            slot: 0,
+            at,
+            ops: vec![(lnet::PUT, 100, true, 0, 0); ops],
+        };
+        self.users = vec![
+            user(node, 0, 1),
+            user(1 - node, at + rng.below(200 * MS), rng.range(1, 3) as usize),
+        ];
     }
 
     /// Makes the bond of a node, which is over one RDMA device, fail over many times a second.
@@ -1359,6 +1394,26 @@ fn returns(node: usize, within: u64) {
     }
 }
 
+/// Checks a node whose link is back, and which has held all of its connections. The peer may have
+/// ended some of them, and could not tell the node. The node must not send ACKs over those.
+fn answers(node: usize) {
+    let there = other(node, 0);
+    sched::join(sched::spawn(there, Kind::Process, "answers", move || {
+        // The node probes its connections meanwhile.
+        sched::sleep(600 * MS);
+        let Some(ni) = active(there, 0) else { return };
+        for _ in 0..8 {
+            let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(node, 0)), 100, true);
+            // Less than the time in which the transport notices a dead connection.
+            if lnet::wait(op, SEC) != Some(0) {
+                violation(
+                    "an ACK goes over a connection that the peer ended while the link was away",
+                );
+            }
+        }
+    }));
+}
+
 /// Checks that all connections of the node are back, not only the connection that the first message
 /// needed. The active side makes as many connections as its configuration says, so both sides must
 /// be configured alike.
@@ -1515,6 +1570,9 @@ fn happens(step: Step, punctual: bool) {
                 violation("a connection ended whose transport sends again");
             }
             lnet::link(dev, Link::Up);
+            if punctual && !w().plan.ib && over(&before) == 0 {
+                answers(node);
+            }
             if punctual {
                 // The other node may have a dead connection, and must detect that.
                 returns(
