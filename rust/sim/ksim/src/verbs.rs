@@ -1038,8 +1038,7 @@ fn flush_later(q: &mut Qp, queue: usize, wait: u64) {
         // SAFETY: The memory stays until the world ends.
         let q = unsafe { &mut *qp };
         q.flushing[queue] = false;
-        // The device may have died since the queue pair entered the error state.
-        if q.gone || q.stuck {
+        if q.gone {
             return;
         }
         if family(q.dev) == Family::Irdma && !cq::is_empty(q.cq) {
@@ -1550,7 +1549,9 @@ pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     let qp: *mut Qp = qp.cast();
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
-    if world::fails(Fault::Verbs) {
+    // A flush that is under way goes on when a later command fails.
+    let flushing = q.flushing.contains(&true);
+    if world::fails(Fault::Verbs) && !flushing {
         q.undrained = true;
         // The device reports the error, or claims success and is dead.
         if w().rng.ppm(500_000) {
