@@ -44,7 +44,7 @@ use crate::{
             CmEvent, //
         },
         cm_path::Path,
-        completion_round::CompletionRound,
+        completion_receiver::CompletionReceiver,
         device::{
             Device,
             DeviceEvent,
@@ -207,7 +207,7 @@ impl CmHandler for Side {
     }
 }
 
-impl CompletionRound<RxBuf> for Seen {
+impl CompletionReceiver<RxBuf> for Seen {
     fn send_completion(&mut self) {}
 
     fn sent(&mut self, ctx: u32, buf: Option<TxBuf>) {

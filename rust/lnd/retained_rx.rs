@@ -9,7 +9,7 @@ use kernel::prelude::*;
 
 use crate::{
     policy::{
-        addr_hash_index,
+        addr_bucket,
         retained_rx::{
             are_too_many,
             PARTS, //
@@ -53,11 +53,8 @@ impl RetainedCounts {
     }
 
     fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
-        self.counts.get(addr_hash_index::index(
-            nid.addr(),
-            self.salt,
-            self.counts.len(),
-        ))
+        self.counts
+            .get(addr_bucket::index(nid.addr(), self.salt, self.counts.len()))
     }
 }
 

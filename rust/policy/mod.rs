@@ -23,7 +23,7 @@
 // The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod addr_hash_index;
+pub mod addr_bucket;
 pub mod addr_table;
 pub mod close_log;
 pub mod cm_id_linger;

@@ -17,7 +17,7 @@
 //! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests |
 //! | [`wr_id`], [`drain`] | numbers of work requests, and the drain |
 //! | [`qp_shared`] | the part of a QP that completions need |
-//! | [`completion_round`], [`wc_dispatch`] | completions of a poll, and their receiver |
+//! | [`completion_receiver`], [`wc_dispatch`] | completions of a poll, and their receiver |
 //! | [`qp_handler`] | callbacks to the owner of a QP |
 //! | [`cq`] | the completion queue |
 //! | [`qp`] | the QP |
@@ -55,7 +55,7 @@ pub(crate) mod cm_event;
 pub(crate) mod cm_locked;
 pub(crate) mod cm_path;
 pub(crate) mod cm_ref;
-pub(crate) mod completion_round;
+pub(crate) mod completion_receiver;
 pub(crate) mod cq;
 pub(crate) mod debugfs;
 pub(crate) mod device;

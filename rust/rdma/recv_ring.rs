@@ -24,7 +24,7 @@ use super::{
         RxBuf,
         MSG_BUF_LEN, //
     },
-    completion_round::CompletionRound,
+    completion_receiver::CompletionReceiver,
     wc::Wc, //
 };
 use crate::bindings;
@@ -131,7 +131,7 @@ impl<R: RecvBuffer> RecvRing<R> {
         &self,
         index: u32,
         wc: &bindings::ib_wc,
-        round: &mut impl CompletionRound<R>,
+        round: &mut impl CompletionReceiver<R>,
     ) {
         let slot = self.slots.get(index as usize);
         let Some(slot) = slot.filter(|slot| slot.state.load(Acquire) == POSTED) else {

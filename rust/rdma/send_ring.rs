@@ -29,7 +29,7 @@ use super::{
         Release, //
     },
     buf::TxBuf,
-    completion_round::CompletionRound,
+    completion_receiver::CompletionReceiver,
     mr_pool::MrPool,
     sg::SgRef,
     wc::Wc, //
@@ -114,7 +114,7 @@ impl SendRing {
         &self,
         (index, wc, prior): (u32, Wc, PriorWrs),
         mrs: &MrPool,
-        round: &mut impl CompletionRound<R>,
+        round: &mut impl CompletionReceiver<R>,
     ) {
         let tail = self.tail.load(Relaxed);
         let distance = if index >= tail {
@@ -150,7 +150,7 @@ impl SendRing {
     ///
     /// The slot is used, and belongs to the caller.
     #[inline(always)]
-    unsafe fn succeeded<R>(&self, at: u32, mrs: &MrPool, round: &mut impl CompletionRound<R>) {
+    unsafe fn succeeded<R>(&self, at: u32, mrs: &MrPool, round: &mut impl CompletionReceiver<R>) {
         let Some(slot) = self.slots.get(at as usize) else {
             return;
         };
@@ -179,7 +179,7 @@ impl SendRing {
         distance: u32,
         (wc, prior): (Wc, PriorWrs),
         mrs: &MrPool,
-        round: &mut impl CompletionRound<R>,
+        round: &mut impl CompletionReceiver<R>,
     ) {
         let mut at = self.tail.load(Relaxed);
 

@@ -6,7 +6,7 @@
 //! are polled ([`super::cq`]): softirq, for all it knows. Takes no lock while it calls the handler.
 
 use super::{
-    completion_round::CompletionRound,
+    completion_receiver::CompletionReceiver,
     qp_shared::QpShared,
     recv_ring::RecvBuffer,
     send_ring::PriorWrs,
@@ -58,7 +58,7 @@ impl<'a, T, R: RecvBuffer> Completions<'a, T, R> {
 
     /// Passes each completion to `round`, in the order in which they came.
     #[inline(always)]
-    pub(crate) fn each(self, round: &mut impl CompletionRound<R>) {
+    pub(crate) fn each(self, round: &mut impl CompletionReceiver<R>) {
         let shared = self.shared;
 
         for wc in self.wcs {
@@ -99,7 +99,7 @@ impl<'a, T, R: RecvBuffer> Completions<'a, T, R> {
     #[inline(never)]
     fn last_sends(
         shared: &QpShared<T, R>,
-        round: &mut impl CompletionRound<R>,
+        round: &mut impl CompletionReceiver<R>,
         wc: Wc,
         prior: PriorWrs,
     ) {

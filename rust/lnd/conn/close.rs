@@ -39,7 +39,7 @@ impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     pub(super) fn close(self: &Arc<Self>) {
         let (cause, made, asked, failed) = self.with(|inner| {
-            let asked = inner.disconnect.was_asked();
+            let asked = inner.dreq_wait.was_asked();
             let failed = inner.state.attempt_failed();
             (inner.state.cause(), inner.peer_has_it(), asked, failed)
         });
@@ -51,13 +51,13 @@ impl Conn {
         // The connection was closed before the handler of the request took the id.
         let id = self.cm.id();
         if id.is_none() && !self.active {
-            self.with(|inner| inner.disconnect.owe_answer());
+            self.with(|inner| inner.dreq_wait.owe_answer());
         }
         if let Some(id) = id {
             let way = self.way(&id);
             if made && way != Reachability::NoAddress {
                 // No id waits before the connection is released.
-                let _ = self.with(|inner| inner.disconnect.begin(way == Reachability::Reachable));
+                let _ = self.with(|inner| inner.dreq_wait.begin(way == Reachability::Reachable));
             }
             match (way, asked) {
                 (Reachability::Reachable, false) => {
@@ -67,7 +67,7 @@ impl Conn {
                 (Reachability::Reachable, true) => {
                     let _ = id.disconnect();
                 }
-                (Reachability::NoRoute, false) => self.with(|inner| inner.disconnect.owe_answer()),
+                (Reachability::NoRoute, false) => self.with(|inner| inner.dreq_wait.owe_answer()),
                 // The peer cannot be told: not now without a route, never without an address.
                 (Reachability::NoRoute, true) | (Reachability::NoAddress, _) => {}
             }

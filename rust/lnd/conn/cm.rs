@@ -123,7 +123,7 @@ impl Conn {
         let (asked, connecting, over) = self.with(|inner| {
             // For any CONNACK: the peer takes the connection for established, so at its end the CM resends the DREQ
             // until the peer answers.
-            inner.disconnect.connected();
+            inner.dreq_wait.connected();
             let connecting = inner.state.state() == State::Connecting;
             (inner.state.ask(), connecting, inner.state.cause().is_some())
         });
@@ -224,7 +224,7 @@ impl Conn {
     /// the peer would not answer a DREQ, and none is sent.
     fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
         if !inner.state.is_attempt() {
-            if inner.disconnect.over() {
+            if inner.dreq_wait.over() {
                 self.kick_blocking();
             }
             self.step(inner, ConnEvent::Disconnected);

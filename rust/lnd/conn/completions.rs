@@ -33,7 +33,7 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        completion_round::CompletionRound,
+        completion_receiver::CompletionReceiver,
         qp_handler::QpHandler,
         wc::{
             QpEvent,
@@ -53,7 +53,7 @@ struct Round<'a> {
     heard: bool,
 }
 
-impl CompletionRound<KBox<Rx<Conn>>> for Round<'_> {
+impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
     #[inline(always)]
     fn send_completion(&mut self) {
         self.inner.wire.count(Count::Cqes);

@@ -64,7 +64,7 @@ impl WorkItem<BLOCKING> for Conn {
                 this.part();
             }
         });
-        if this.with(|inner| inner.disconnect.leaves()) {
+        if this.with(|inner| inner.dreq_wait.leaves()) {
             this.leave();
         }
         this.cm.drop_late();

@@ -13,7 +13,7 @@
 use kernel::sync::Arc;
 
 use super::{
-    disconnect::{
+    dreq_wait::{
         FAREWELL_MS,
         MUTE_MS, //
     },
@@ -50,7 +50,7 @@ impl Conn {
     pub(super) fn close_graceful(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| {
             if inner.state.is_up() {
-                inner.disconnect.finish(cause);
+                inner.dreq_wait.finish(cause);
                 let _ = self.look_whether_finished(inner);
             } else {
                 self.step(inner, ConnEvent::Fail(cause));
@@ -64,7 +64,7 @@ impl Conn {
     /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does
     /// not wait for them.
     pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
-        let Some((cause, waited_ms)) = inner.disconnect.finishing() else {
+        let Some((cause, waited_ms)) = inner.dreq_wait.finishing() else {
             return false;
         };
         let still_ms = inner.timers.idle_ms().min(inner.wire.sent_ms());
@@ -110,7 +110,7 @@ impl Conn {
     /// if either is needed.
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
         // The CM rejects a request of the peer that was not accepted when the id is freed.
-        let speaks = !self.active || self.with(|inner| inner.disconnect.was_asked());
+        let speaks = !self.active || self.with(|inner| inner.dreq_wait.was_asked());
         let way = self
             .cm
             .id()
@@ -120,7 +120,7 @@ impl Conn {
             return false;
         }
         let no_route = speaks && way == Reachability::NoRoute;
-        let Some(mute) = self.with(|inner| inner.disconnect.must_wait(no_route)) else {
+        let Some(mute) = self.with(|inner| inner.dreq_wait.must_wait(no_route)) else {
             return false;
         };
         // Listed before the wait begins, so that a shutdown never misses it.
@@ -128,7 +128,7 @@ impl Conn {
             return false;
         }
         let waits = self.with(|inner| {
-            let ms = inner.disconnect.wait();
+            let ms = inner.dreq_wait.wait();
             if let Some(ms) = ms {
                 // Under the lock: the code that ends the wait cancels it.
                 self.rearm_timer(ms);
@@ -148,7 +148,7 @@ impl Conn {
         // The id may not be stored yet, and the code that stores it frees it.
         let Some(id) = self.cm.id() else { return };
         let owed = self.with(|inner| {
-            let owes = inner.disconnect.pay_answer();
+            let owes = inner.dreq_wait.pay_answer();
             owes.then(|| inner.state.end_cause())
         });
         if let Some(cause) = owed {
@@ -172,7 +172,7 @@ impl Conn {
         if way == Reachability::NoAddress {
             return;
         }
-        if self.with(|inner| inner.disconnect.begin(way == Reachability::Reachable)) {
+        if self.with(|inner| inner.dreq_wait.begin(way == Reachability::Reachable)) {
             // The connection was released meanwhile, and its id waits for an answer to a DREQ that was never sent.
             self.kick_blocking();
         }
@@ -184,7 +184,7 @@ impl Conn {
 
     /// Handles a DREQ or an answer of the peer. In a handler of the CM.
     pub(super) fn farewell_heard(self: &Arc<Self>) {
-        if self.with(|inner| inner.disconnect.heard()) {
+        if self.with(|inner| inner.dreq_wait.heard()) {
             self.kick_blocking();
         }
     }
@@ -192,7 +192,7 @@ impl Conn {
     /// Requests that a worker of the device frees the id: it is not needed to send a DREQ any more. In a handler of the
     /// CM, too.
     pub(super) fn farewell_over(self: &Arc<Self>) {
-        if self.with(|inner| inner.disconnect.over()) {
+        if self.with(|inner| inner.dreq_wait.over()) {
             self.kick_blocking();
         }
     }
@@ -202,7 +202,7 @@ impl Inner {
     /// Returns whether it is, or was, a connection for the peer. If the peer's answer was invalid, it may be one for
     /// the peer only.
     pub(super) fn peer_has_it(&self) -> bool {
-        !self.state.attempt_failed() || self.disconnect.is_connected()
+        !self.state.attempt_failed() || self.dreq_wait.is_connected()
     }
 }
 
@@ -216,7 +216,7 @@ impl Lingering for Conn {
     }
 
     fn is_mute(&self) -> bool {
-        self.with(|inner| inner.disconnect.is_mute())
+        self.with(|inner| inner.dreq_wait.is_mute())
     }
 
     fn look_for_route(self: &Arc<Self>) {
@@ -227,7 +227,7 @@ impl Lingering for Conn {
         }
         if way == Reachability::NoRoute {
             let leaves = self.with(|inner| {
-                let (leaves, waits) = inner.disconnect.no_route();
+                let (leaves, waits) = inner.dreq_wait.no_route();
                 if waits {
                     self.rearm_timer(MUTE_MS);
                 }
@@ -240,7 +240,7 @@ impl Lingering for Conn {
         }
         let (waited, made) = self.with(|inner| {
             let made = inner.peer_has_it();
-            let waited = inner.disconnect.route_found(made);
+            let waited = inner.dreq_wait.route_found(made);
             if waited && made {
                 self.rearm_timer(FAREWELL_MS);
             }
@@ -255,7 +255,7 @@ impl Lingering for Conn {
     }
 
     fn end_farewell(self: &Arc<Self>) {
-        if self.with(|inner| inner.disconnect.over()) {
+        if self.with(|inner| inner.dreq_wait.over()) {
             self.leave();
         }
     }

@@ -9,7 +9,7 @@
 //! | part | content |
 //! |---|---|
 //! | [`state`] | state of the connection, and the steps that its workers still have to do |
-//! | [`disconnect`] | DREQ to the peer at the end, and how long the CM id waits |
+//! | [`dreq_wait`] | DREQ to the peer at the end, and how long the CM id waits |
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //! | [`memory_queue`] | messages and requests that wait for memory |
@@ -58,7 +58,7 @@ use kernel::{
 use self::{
     close_reason::CloseReason,
     cm_state::CmState,
-    disconnect::DisconnectState,
+    dreq_wait::DreqWait,
     liveness::ConnTimers,
     memory_queue::MemoryQueue,
     qp_events::QpEvents,
@@ -122,8 +122,8 @@ mod cm;
 mod cm_state;
 mod completions;
 mod control_work;
-mod disconnect;
 mod doorbell;
+mod dreq_wait;
 mod fifo;
 mod graceful_close;
 mod liveness;
@@ -170,7 +170,7 @@ const CLOSING_MS: u32 = 1000;
 /// State that the connection lock protects.
 struct Inner {
     state: ConnState,
-    disconnect: DisconnectState,
+    dreq_wait: DreqWait,
     wire: Wire<Conn>,
     rx_queue: RxQueue<Conn>,
     waiting: MemoryQueue<Conn>,
@@ -267,7 +267,7 @@ impl Conn {
         // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
         let inner = init!(Inner {
             state: ConnState::new(FirstSender::over(over_tcp), known, turn),
-            disconnect: DisconnectState::new(),
+            dreq_wait: DreqWait::new(),
             wire <- Wire::new(identity, known.depth, hca, meter),
             rx_queue: RxQueue::EMPTY,
             waiting: MemoryQueue::EMPTY,

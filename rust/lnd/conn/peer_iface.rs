@@ -137,7 +137,7 @@ impl Connection for Conn {
     }
 
     fn is_confirmed(&self) -> bool {
-        self.over_tcp || self.with(|inner| inner.disconnect.is_connected())
+        self.over_tcp || self.with(|inner| inner.dreq_wait.is_connected())
     }
 
     fn is_active(&self) -> bool {

@@ -224,7 +224,7 @@ impl Conn {
             let over = self.with(|inner| {
                 let over = !inner.state.is_attempt();
                 if !over {
-                    inner.disconnect.asked();
+                    inner.dreq_wait.asked();
                 }
                 over
             });
@@ -237,7 +237,7 @@ impl Conn {
             }
             id.accept(&param).map_err(|e| {
                 // The CM rejects by itself, except if the device is being removed: then the peer has no answer.
-                self.with(|inner| inner.disconnect.owe_answer());
+                self.with(|inner| inner.dreq_wait.owe_answer());
                 e.into()
             })
         });
@@ -388,7 +388,7 @@ impl Conn {
         let leaves = self.with(|inner| {
             inner.state.publish();
             self.queue_upcall(inner, Timestamp::now());
-            inner.disconnect.is_finishing()
+            inner.dreq_wait.is_finishing()
         });
         if leaves {
             self.peer.unpublish(self);
@@ -401,7 +401,7 @@ impl Conn {
     /// Sends the messages that wait for a connection: over this one, unless it ends. After [`Conn::publish`], so that
     /// LNet has the peer's messages meanwhile. Calls LNet.
     pub(super) fn flush_pending(self: &Arc<Self>) {
-        let stays = self.with(|inner| inner.state.is_up() && !inner.disconnect.is_finishing());
+        let stays = self.with(|inner| inner.state.is_up() && !inner.dreq_wait.is_finishing());
         self.peer.flush_pending(stays.then_some(self));
     }
 }

@@ -97,11 +97,11 @@ impl WorkItem<TIMER> for Conn {
                     this.give_up_drain();
                 }
             }
-            State::Dead if inner.disconnect.is_mute() => {
+            State::Dead if inner.dreq_wait.is_mute() => {
                 drop(guard);
                 this.look_for_route();
             }
-            State::Dead => match inner.disconnect.left_ms() {
+            State::Dead => match inner.dreq_wait.left_ms() {
                 None => {}
                 Some(0) => {
                     drop(guard);
@@ -135,7 +135,7 @@ impl Conn {
     /// then the timer checks that, and sooner ([`Conn::look_whether_finished`]). Not later than the check of an idle
     /// connection: this call may postpone that check, and deadlines with it.
     pub(super) fn schedule_check(self: &Arc<Self>, inner: &Inner, ms: u32) {
-        if !inner.disconnect.is_finishing() {
+        if !inner.dreq_wait.is_finishing() {
             self.rearm_timer(ms.min(self.timer_ms()));
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Payload of a transmit: the half of a tx that the state machine ([`crate::proto::tx`]) does not see.
+//! Payload of a transmit: the half of a tx that the state machine ([`crate::proto::tx_state`]) does not see.
 //!
 //! A [`Transfer`] owns the LNet message that it will finalize with the mapping of its pages, and the memory region of a
 //! sink. [`super::transfer_done`] releases them at the end.

@@ -27,7 +27,7 @@ use super::{
     recv::discard,
     resend,
     rx::Rx,
-    wire::tx_done::{
+    wire::finished_tx::{
         FinishedTx,
         TakenTx, //
     },

@@ -2,9 +2,9 @@
 
 //! Reads, judges and draws the state that the driver ro2iblnd has in debugfs.
 //!
-//! [`text`] parses the driver's lines, [`source`] gets them from the running kernel or from a report of
+//! [`parse`] parses the driver's lines, [`source`] gets them from the running kernel or from a report of
 //! `ro2ib-report`, [`verdict`] finds problems, and [`view`], [`json`], [`prometheus`] and [`svg`] show the
-//! result. Only [`source`] and [`counters`] access the machine.
+//! result. Only [`source`] and [`device_counters`] access the machine.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -29,11 +29,11 @@ use self::{
         BufPool,
         ReserveUse, //
     },
-    qp_handle::QpHandle,
-    tx_done::{
+    finished_tx::{
         FinishedTx,
         TakenTx, //
     },
+    qp_handle::QpHandle,
     tx_table::TxTable,
     tx_table_grow::TxTableGrow, //
 };
@@ -89,13 +89,13 @@ use crate::{
 
 pub(super) mod buf_pool;
 pub(super) mod fast_path;
+pub(super) mod finished_tx;
+mod free_tx_slot;
 mod post;
 mod pump;
 pub(super) mod qp_handle;
 pub(super) mod receive;
 pub(super) mod snapshot;
-pub(super) mod tx_done;
-mod tx_slot;
 pub(super) mod tx_table;
 pub(super) mod tx_table_grow;
 

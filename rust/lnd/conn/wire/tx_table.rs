@@ -10,16 +10,16 @@
 //! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`, except between
 //!   [`TxTable::alloc`] and [`TxSlot::fill`] or [`TxSlot::post`], which run under one lock. A filled cell is put into
 //!   its queue by [`TxTable::queue`], under the same lock; a posted one is in no queue.
-//! - Only this file and [`super::tx_slot`] change a cell, so that every request of a step is executed.
+//! - Only this file and [`super::free_tx_slot`] change a cell, so that every request of a step is executed.
 
 use kernel::prelude::*;
 
 use super::{
-    tx_done::{
+    finished_tx::{
         FinishedTx,
         TakenTx, //
     },
-    tx_slot::TxSlot,
+    free_tx_slot::TxSlot,
     tx_table_grow::TxTableGrow, //
 };
 use crate::{

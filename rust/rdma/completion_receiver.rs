@@ -9,7 +9,7 @@ use super::{
 
 /// Receiver of the completions of one round, with `R` as the buffers of receives. Work requests of the send queue end
 /// in posting order, each that was posted exactly once.
-pub(crate) trait CompletionRound<R> {
+pub(crate) trait CompletionReceiver<R> {
     /// Notes a completion of the send queue; the calls for the work requests that it ends follow.
     fn send_completion(&mut self);
 

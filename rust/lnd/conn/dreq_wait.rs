@@ -28,7 +28,7 @@ pub(super) const FAREWELL_MS: u32 = 10_000;
 pub(super) const MUTE_MS: u32 = 1000;
 
 /// State of the disconnect.
-pub(super) struct DisconnectState {
+pub(super) struct DreqWait {
     cm_id_linger: CmIdLinger,
     /// The driver has called the CM to connect or to accept.
     asked: bool,
@@ -41,7 +41,7 @@ pub(super) struct DisconnectState {
     finishing: Option<(Cause, Timestamp)>,
 }
 
-impl DisconnectState {
+impl DreqWait {
     /// Creates the state of a new connection.
     pub(super) fn new() -> Self {
         Self {
