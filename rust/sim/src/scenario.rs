@@ -1570,7 +1570,7 @@ fn happens(step: Step, punctual: bool) {
                 violation("a connection ended whose transport sends again");
             }
             lnet::link(dev, Link::Up);
-            if punctual && !w().plan.ib && over(&before) == 0 {
+            if punctual && !w().plan.ib && !before.is_empty() && over(&before) == 0 {
                 answers(node);
             }
             if punctual {
