@@ -4,6 +4,7 @@
  * which the tests make up.
  */
 #include <kunit/test.h>
+#include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/preempt.h>
 #include <linux/workqueue.h>
@@ -19,8 +20,9 @@ struct fake {
 	int left, handled;
 	/* Completions that were handled where a handler might have slept. */
 	int sleepy;
-	/* Requests for an event. */
-	int armed;
+	/* An event is being requested, which takes long if @slow. */
+	bool arming, slow;
+	struct work_struct raise;
 	/* Rounds that began while another one was under way. */
 	int overlaps;
 	atomic_t inside;
@@ -40,7 +42,11 @@ static int fake_arm(struct ib_cq *ib, enum ib_cq_notify_flags flags)
 {
 	struct fake *f = container_of(ib, struct fake, ib);
 
-	WRITE_ONCE(f->armed, f->armed + 1);
+	if (f->slow) {
+		WRITE_ONCE(f->arming, true);
+		mdelay(100);
+		WRITE_ONCE(f->arming, false);
+	}
 	return 0;
 }
 
@@ -73,42 +79,27 @@ static struct fake *fake(struct kunit *test, struct workqueue_struct *wq,
 	return f;
 }
 
-static bool armed(struct fake *f, int n)
-{
-	int i;
-
-	for (i = 0; i < 1000 && READ_ONCE(f->armed) < n; i++)
-		usleep_range(1000, 2000);
-	return READ_ONCE(f->armed) >= n;
-}
-
 /* No interrupt comes for completions that a device has left in a queue. */
 static void handles_what_is_left(struct kunit *test)
 {
-	struct fake *f = fake(test, NULL, CQE);
+	struct workqueue_struct *const queues[] = { NULL, system_wq };
+	int q;
 
-	ro2ib_cq_quiesce(&f->cq);
-	KUNIT_EXPECT_EQ(test, f->handled, CQE);
-	KUNIT_EXPECT_EQ(test, f->sleepy, 0);
-	/* Events come again. */
-	KUNIT_EXPECT_TRUE(test, armed(f, 1));
-	ro2ib_cq_event(&f->ib, &f->cq);
-	KUNIT_EXPECT_TRUE(test, armed(f, 2));
-	ro2ib_cq_stop(&f->cq);
-}
+	for (q = 0; q < ARRAY_SIZE(queues); q++) {
+		struct fake *f = fake(test, queues[q], CQE);
 
-/* A queue that a work item polls, and for which no event has come. */
-static void polls_without_an_event(struct kunit *test)
-{
-	struct fake *f = fake(test, system_wq, CQE);
-
-	ro2ib_cq_quiesce(&f->cq);
-	KUNIT_EXPECT_EQ(test, f->handled, CQE);
-	KUNIT_EXPECT_EQ(test, f->sleepy, 0);
-	KUNIT_EXPECT_TRUE(test, armed(f, 1));
-	ro2ib_cq_event(&f->ib, &f->cq);
-	KUNIT_EXPECT_TRUE(test, armed(f, 2));
-	ro2ib_cq_stop(&f->cq);
+		ro2ib_cq_quiesce(&f->cq);
+		KUNIT_EXPECT_EQ(test, f->handled, CQE);
+		KUNIT_EXPECT_EQ(test, f->sleepy, 0);
+		/* Events have no effect any more, and a second call has. */
+		f->left = 3;
+		ro2ib_cq_event(&f->ib, &f->cq);
+		if (queues[q])
+			flush_work(&f->cq.work);
+		KUNIT_EXPECT_EQ(test, f->handled, CQE);
+		ro2ib_cq_quiesce(&f->cq);
+		KUNIT_EXPECT_EQ(test, f->handled, CQE + 3);
+	}
 }
 
 /* A device that is broken may never stop to report completions. */
@@ -117,9 +108,7 @@ static void handles_no_more_than_it_holds(struct kunit *test)
 	struct fake *f = fake(test, NULL, INT_MAX / 2);
 
 	ro2ib_cq_quiesce(&f->cq);
-	KUNIT_EXPECT_GE(test, READ_ONCE(f->handled), CQE);
-	WRITE_ONCE(f->left, 0);
-	ro2ib_cq_stop(&f->cq);
+	KUNIT_EXPECT_EQ(test, f->handled, CQE);
 }
 
 /* Events come meanwhile, and do not make a second context poll. */
@@ -129,25 +118,46 @@ static void excludes_other_rounds(struct kunit *test)
 	int q, i;
 
 	for (q = 0; q < ARRAY_SIZE(queues); q++) {
-		struct fake *f = fake(test, queues[q], 0);
+		for (i = 0; i < 100; i++) {
+			struct fake *f = fake(test, queues[q], 40);
 
-		for (i = 0; i < 200; i++) {
-			WRITE_ONCE(f->left, 40);
 			ro2ib_cq_event(&f->ib, &f->cq);
 			ro2ib_cq_quiesce(&f->cq);
-			KUNIT_EXPECT_EQ(test, READ_ONCE(f->left), 0);
+			KUNIT_EXPECT_EQ(test, f->handled, 40);
+			KUNIT_EXPECT_EQ(test, f->overlaps, 0);
 		}
-		ro2ib_cq_stop(&f->cq);
-		KUNIT_EXPECT_EQ(test, f->handled, 200 * 40);
-		KUNIT_EXPECT_EQ(test, f->overlaps, 0);
 	}
+}
+
+static void raise_event(struct work_struct *work)
+{
+	struct fake *f = container_of(work, struct fake, raise);
+
+	ro2ib_cq_event(&f->ib, &f->cq);
+}
+
+/* The queue may be freed then: no other CPU requests the next event. */
+static void waits_for_the_request_of_an_event(struct kunit *test)
+{
+	struct fake *f = fake(test, NULL, 1);
+	int i;
+
+	f->slow = true;
+	INIT_WORK(&f->raise, raise_event);
+	queue_work_on(cpumask_last(cpu_online_mask), system_wq, &f->raise);
+	for (i = 0; i < 1000 && !READ_ONCE(f->arming); i++)
+		usleep_range(1000, 2000);
+	ro2ib_cq_stop(&f->cq);
+	KUNIT_EXPECT_FALSE(test, READ_ONCE(f->arming));
+	KUNIT_EXPECT_EQ(test, f->handled, 1);
+	flush_work(&f->raise);
 }
 
 static struct kunit_case quiesce_cases[] = {
 	KUNIT_CASE(handles_what_is_left),
-	KUNIT_CASE(polls_without_an_event),
 	KUNIT_CASE(handles_no_more_than_it_holds),
 	KUNIT_CASE(excludes_other_rounds),
+	KUNIT_CASE(waits_for_the_request_of_an_event),
 	{}
 };
 

@@ -8,6 +8,7 @@
  * of its own, where a softirq would cost a switch to ksoftirqd: then a work
  * item on the same CPU saves one context switch in six.
  */
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/error-injection.h>
 #include <linux/preempt.h>
@@ -48,9 +49,14 @@ static int run_softirq(struct irq_poll *iop, int budget)
 	int done = poll(cq, budget);
 
 	if (done < budget) {
+		/* irq_poll_disable() does not wait for what follows. */
+		atomic_inc(&cq->arming);
 		irq_poll_complete(iop);
 		if (rearm(cq))
 			irq_poll_sched(iop);
+		/* The last access: ro2ib_cq_destroy() frees @cq. */
+		smp_mb__before_atomic();
+		atomic_dec(&cq->arming);
 	}
 	return done;
 }
@@ -120,33 +126,24 @@ ALLOW_ERROR_INJECTION(ro2ib_cq_create, ERRNO_NULL);
 
 void ro2ib_cq_stop(struct ro2ib_cq *cq)
 {
-	if (!cq->wq) {
-		irq_poll_disable(&cq->iop);
+	if (cq->stopped)
 		return;
-	}
-	/* A run that an event queues from here on returns at once. */
+	/* A work item that an event queues from here on returns at once. */
 	WRITE_ONCE(cq->stopped, true);
-	cancel_work_sync(&cq->work);
-}
-
-/* Undoes ro2ib_cq_stop(), and polls: events that came meanwhile are lost. */
-static void restart(struct ro2ib_cq *cq)
-{
 	if (cq->wq) {
-		WRITE_ONCE(cq->stopped, false);
-		queue_work(cq->wq, &cq->work);
+		cancel_work_sync(&cq->work);
 		return;
 	}
-	local_bh_disable();
-	irq_poll_enable(&cq->iop);
-	irq_poll_sched(&cq->iop);
-	local_bh_enable();
+	irq_poll_disable(&cq->iop);
+	while (atomic_read_acquire(&cq->arming))
+		msleep(1);
 }
 
 /*
- * Handles the completions that are in @cq. For a queue pair that could not be
- * drained: a device may have left completions without an interrupt, and
- * software providers leave those of a destroyed queue pair. Sleeps.
+ * Handles the completions that are in @cq, and stops all other polling of it.
+ * For a queue pair that could not be drained: a device may have left
+ * completions without an interrupt, and software providers leave those of a
+ * destroyed queue pair. Sleeps; not called by two threads at a time.
  */
 void ro2ib_cq_quiesce(struct ro2ib_cq *cq)
 {
@@ -164,7 +161,6 @@ void ro2ib_cq_quiesce(struct ro2ib_cq *cq)
 		left -= n;
 		cond_resched();
 	} while (n > 0 && left > 0);
-	restart(cq);
 }
 
 /*

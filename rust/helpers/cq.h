@@ -22,15 +22,17 @@ struct ro2ib_cq {
 		struct work_struct work;
 		struct irq_poll iop;
 	};
-	/* @work must not poll. */
+	/* Only ro2ib_cq_quiesce() polls. */
 	bool stopped;
+	/* Softirqs that request the next event. */
+	atomic_t arming;
 	struct ib_wc wcs[RO2IB_CQ_BATCH];
 };
 
 /* Prepares @cq to poll @cq->ib. */
 void ro2ib_cq_init(struct ro2ib_cq *cq, struct workqueue_struct *wq,
 		   ro2ib_cq_round_t *round, void *context);
-/* Returns when no other context polls @cq, and from then on none does. */
+/* Returns when no other context uses @cq, and from then on none does. */
 void ro2ib_cq_stop(struct ro2ib_cq *cq);
 /* The function that a provider calls for a new completion; any context. */
 void ro2ib_cq_event(struct ib_cq *ib, void *context);

@@ -41,7 +41,7 @@ bool ro2ib_device_is_software(struct ib_device *dev)
 	       !ro2ib_as_hardware();
 }
 
-/* See poll_context() in rust/rdma/cq.rs. */
+/* See cq.c. */
 bool ro2ib_device_uses_irq(struct ib_device *dev)
 {
 	return !ro2ib_device_is_software(dev) || ro2ib_in_softirq();

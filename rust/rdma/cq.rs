@@ -92,10 +92,14 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// Handles the completions that are in the queue. When the QP was destroyed before, no completion is left
-    /// afterwards. Sleeps; callers exclude each other.
-    pub(super) fn quiesce(&self) {
-        // SAFETY: By the type invariant it is valid.
+    /// Handles the completions that are in the queue; from here on only this function does. When the QP was destroyed
+    /// before, no completion is left afterwards. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// Not called by two threads at a time.
+    pub(super) unsafe fn quiesce(&self) {
+        // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
         unsafe { bindings::ro2ib_cq_quiesce(self.as_raw()) }
     }
 }

@@ -311,7 +311,7 @@ impl<T: QpHandler> Qp<T> {
             DrainState::Done => {}
             DrainState::Pending => return Err(EBUSY),
             DrainState::DestroyFirst => {
-                // SAFETY: A drain was tried, so posting has ended.
+                // SAFETY: A drain was tried, so posting has ended; `rest` gives this answer to one caller.
                 unsafe { self.destroy_undrained() };
                 // SAFETY: `rest` returned `DestroyFirst` to us; nothing of a destroyed QP completes, and
                 // `destroy_undrained` waited for the completions that existed.
@@ -348,12 +348,14 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Safety
     ///
-    /// Posting has ended.
+    /// Posting has ended. Not called by two threads at a time.
     unsafe fn destroy_undrained(&self) {
-        self.cq.quiesce();
-        // SAFETY: Guaranteed by the caller.
-        unsafe { self.destroy() };
-        self.cq.quiesce();
+        // SAFETY: Guaranteed by the caller. Nothing else calls these functions before the QP is dropped.
+        unsafe {
+            self.cq.quiesce();
+            self.destroy();
+            self.cq.quiesce();
+        }
     }
 
     /// Ends posting, for [`Self::drain`], which has consumed the rights to post.

@@ -45,6 +45,8 @@ pub struct Cq {
     queue: VecDeque<Done>,
     /// A context polls it, or is about to.
     polled: bool,
+    /// Only `ro2ib_cq_quiesce()` polls it.
+    stopped: bool,
     /// It was destroyed.
     pub gone: bool,
 }
@@ -96,6 +98,7 @@ pub unsafe extern "C" fn ro2ib_cq_create(
         qp: core::ptr::null_mut(),
         queue: VecDeque::new(),
         polled: false,
+        stopped: false,
         gone: false,
     }));
     // SAFETY: Devices stay until the world ends.
@@ -150,7 +153,7 @@ pub fn clean(cq: *mut Cq, qp: *mut Qp) {
     }
 }
 
-/// Waits until no completion is in the queue, or is being handled.
+/// Stops all other polling, and handles the completions in the queue.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ro2ib_cq) {
     lock::might_sleep("ro2ib_cq_quiesce");
@@ -158,9 +161,12 @@ pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ro2ib_cq) {
     let cq: *mut Cq = cq.cast();
     // SAFETY: Queues stay until the world ends.
     unsafe {
+        (*cq).stopped = true;
         while (*cq).polled {
             sched::sleep_on(cq as usize);
         }
+        (*cq).polled = true;
+        poll(cq);
     }
 }
 
@@ -180,7 +186,7 @@ pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
     if c.queue.len() > c.len as usize {
         violation("a completion queue overflows");
     }
-    if c.polled {
+    if c.polled || c.stopped {
         return;
     }
     c.polled = true;
