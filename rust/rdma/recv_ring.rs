@@ -31,13 +31,14 @@ use crate::bindings;
 
 /// Object that owns the buffer of a receive.
 pub(crate) trait RecvBuffer: Send + 'static {
-    /// Returns the buffer; `None` if it has none.
-    fn buf(&self) -> Option<&RxBuf>;
+    /// Returns the buffer; `None` if it has none. Exclusive: nothing else can read the buffer while the device may
+    /// write to it, because the object belongs to the queue meanwhile.
+    fn buf_mut(&mut self) -> Option<&mut RxBuf>;
 }
 
 #[cfg(ro2iblnd_kunit)]
 impl RecvBuffer for RxBuf {
-    fn buf(&self) -> Option<&RxBuf> {
+    fn buf_mut(&mut self) -> Option<&mut RxBuf> {
         Some(self)
     }
 }
@@ -152,10 +153,10 @@ impl<R: RecvBuffer> RecvRing<R> {
 
         // INVARIANT: We are done with the slot.
         slot.state.store(FREE, Release);
-        if let Some(buf) = buf {
+        if let Some(mut buf) = buf {
             let nob = (wc.byte_len as usize).min(MSG_BUF_LEN);
 
-            if let Some(buf) = buf.buf() {
+            if let Some(buf) = buf.buf_mut() {
                 buf.sync_for_cpu(nob);
             }
             round.received(buf, nob);

@@ -119,16 +119,19 @@ impl RecvQueue {
     /// if it is mapped for another device.
     #[inline(always)]
     pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: T::Recv) -> Result<(), T::Recv> {
-        let Some(raw) = buf.buf().filter(|raw| raw.is_for(qp.device())) else {
-            return Err(buf);
-        };
+        let mut buf = buf;
 
         if self.qp_id != qp.id() || self.closed {
             return Err(buf);
         }
-        // First, because it is a call: no other value has to survive it.
-        raw.sync_for_device(MSG_BUF_LEN);
-
+        let raw = buf.buf_mut().filter(|raw| raw.is_for(qp.device()));
+        let dma = raw.map(|raw| {
+            raw.sync_for_device(MSG_BUF_LEN);
+            raw.dma()
+        });
+        let Some(dma) = dma else {
+            return Err(buf);
+        };
         let slots = qp.recv_ring().slots();
         let batch = &mut *self.batch;
         let (Some(slot), Some(wr), Some(sge)) = (
@@ -142,7 +145,7 @@ impl RecvQueue {
         if !slot.is_free() {
             return Err(buf);
         }
-        sge.addr = raw.dma();
+        sge.addr = dma;
         sge.lkey = qp.local_dma_lkey();
         // The index is less than the depth, which is a `u16`.
         wr.__bindgen_anon_1.wr_id = WrId::Recv(self.next as u32).number();

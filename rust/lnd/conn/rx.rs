@@ -173,8 +173,8 @@ impl<C: QpHandler<Recv = KBox<Rx<C>>>> RxConn for C {}
 
 impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
     #[inline(always)]
-    fn buf(&self) -> Option<&RxBuf> {
-        match &self.msg.buf {
+    fn buf_mut(&mut self) -> Option<&mut RxBuf> {
+        match &mut self.msg.buf {
             BufState::Mapped(buf) => Some(buf),
             BufState::Detached(_) | BufState::Nothing => None,
         }
