@@ -58,6 +58,9 @@ const STEPS_AT_ONCE: u8 = 32;
 pub(crate) struct WorkQueues {
     /// Timers, retries, devices: items may take long; the order does not matter.
     pub(crate) control: OwnedQueue,
+    /// Completions of software providers: on the CPU of the provider. High priority. Not beside calls into LNet,
+    /// because a queue has one thread when memory is short, and LNet may keep that.
+    pub(crate) completions: OwnedQueue,
     /// Calls into LNet: on the CPU chosen for the connection, or the CPU that has handled a completion. High priority.
     pub(crate) upper: OwnedQueue,
     /// Calls into LNet for connections that have already had many ([`crate::policy::upcall_sched`]): normal priority.
@@ -120,11 +123,13 @@ impl WorkQueues {
     /// Creates the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false, 0)?;
+        let completions = OwnedQueue::new(c"ro2iblnd_cq", QueueKind::PerCpu, true, 0)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true, 0)?;
         let upper_busy = OwnedQueue::new(c"ro2iblnd_busy", QueueKind::PerCpu, false, 0)?;
         Arc::pin_init(
             pin_init!(Self {
                 control,
+                completions,
                 upper,
                 upper_busy,
                 devices <- kernel::new_mutex!(KVec::new(), "WorkQueues::devices"),
@@ -178,6 +183,7 @@ impl WorkQueues {
             at = at.wrapping_add(1);
         }
         self.control.flush();
+        self.completions.flush();
         self.upper.flush();
         self.upper_busy.flush();
         work::synchronize_callbacks();

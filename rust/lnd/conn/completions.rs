@@ -93,7 +93,7 @@ impl QpHandler for Conn {
     type Recv = KBox<Rx<Self>>;
 
     fn completion_queue(&self) -> &OwnedQueue {
-        &self.ni.workers.upper
+        &self.ni.workers.completions
     }
 
     // Inlined although it has two callers: one of them runs only at the end of a queue pair.
