@@ -122,12 +122,6 @@ pub fn has_priority(due_ns: u64, now_ns: u64) -> bool {
     due_ns.saturating_sub(now_ns) < WHILE_NS
 }
 
-/// Returns whether the worker has run so long since `began_ns` that other tasks have their turn.
-#[inline]
-pub fn is_long(began_ns: u64, now_ns: u64) -> bool {
-    now_ns.saturating_sub(began_ns) >= PRIORITY_NS
-}
-
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_upcall_sched))]
 mod tests {

@@ -108,13 +108,7 @@ impl Conn {
     /// calls LNet sends them, that worker rings when LNet has returned.
     #[inline]
     fn rings(&self, inner: &Inner) -> bool {
-        let corked = || {
-            let corked = inner.upcall_task == kernel::current!().pid();
-            if corked {
-                self.upcall.add_cork();
-            }
-            corked
-        };
+        let corked = || inner.upcall_task == kernel::current!().pid() && self.upcall.add_cork();
         inner.wire.rings(corked)
     }
 }

@@ -93,7 +93,7 @@ impl WorkItem<UPPER> for Conn {
         let began = Timestamp::now();
         // Not dropped: `finish` takes the value that `next_job` stores.
         let mut finished = ManuallyDrop::new(None);
-        let mut n = 0u32;
+        let (mut n, mut paid) = (0u32, began);
         while n < BUDGET {
             n = n.wrapping_add(1);
             let job = {
@@ -102,7 +102,7 @@ impl WorkItem<UPPER> for Conn {
                 inner.upcall_task = me;
                 this.upcall.takes();
                 let job = next_job(inner, &mut finished);
-                if inner.wire.has_done() || !inner.rx_queue.is_empty() {
+                if has_job(inner) {
                     this.upcall.stays();
                 }
                 if job.is_none() || n % CORKED == 0 {
@@ -126,14 +126,16 @@ impl WorkItem<UPPER> for Conn {
                 }
                 continue;
             }
-            this.upcall.ran(began, Timestamp::now());
+            let now = Timestamp::now();
+            this.upcall.ran(paid, now);
+            paid = now;
             if this.upcall.rests() {
                 return;
             }
         }
         let now = Timestamp::now();
         this.with(|inner| this.pump_at(inner, false, Some(now)));
-        this.upcall.ran(began, now);
+        this.upcall.ran(paid, now);
         this.upcall.stays();
         this.queue_upper(false);
     }
@@ -144,7 +146,7 @@ impl Conn {
     /// it is the time of the completion that caused the work.
     #[inline]
     pub(super) fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        if (inner.wire.has_done() || !inner.rx_queue.is_empty()) && self.upcall.add_work() {
+        if has_job(inner) && self.upcall.add_work() {
             self.queue_upper(self.upcall.has_priority(now));
         }
     }
@@ -164,10 +166,22 @@ impl Conn {
     }
 }
 
+/// Returns whether a request waits for LNet, and LNet may have it.
+#[inline]
+fn has_request(inner: &Inner) -> bool {
+    !inner.rx_queue.is_empty() && !inner.state.is_unpublished()
+}
+
+/// Returns whether [`next_job`] would find a job.
+#[inline]
+fn has_job(inner: &Inner) -> bool {
+    inner.wire.has_done() || has_request(inner)
+}
+
 /// Returns the next job; stores a finished transmit in `finished`.
 #[inline]
 fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job> {
-    let requests = !inner.rx_queue.is_empty() && !inner.state.is_unpublished();
+    let requests = has_request(inner);
     if inner.turns.pick(inner.wire.has_done(), requests) == NextJob::Finish {
         match inner.wire.take_done(finished) {
             Some(TakenTx::Well(msg)) => return Some(Job::Sent(msg)),

@@ -51,10 +51,11 @@ impl UpcallState {
         self.state.load(Relaxed) != WORK && self.state.xchg(WORK, Full) == IDLE
     }
 
-    /// Notes that messages wait for the doorbell of the worker, if it runs: it does not rest before it has rung.
+    /// Notes that messages wait for the doorbell of the worker: the worker does not rest before it has rung. Returns
+    /// false if the worker rests already.
     #[inline]
-    pub(super) fn add_cork(&self) {
-        let _ = self.state.cmpxchg(RUNS, WORK, Full);
+    pub(super) fn add_cork(&self) -> bool {
+        self.state.cmpxchg(RUNS, WORK, Full) != Err(IDLE)
     }
 
     /// Notes that the worker takes all work. It holds the connection lock.
