@@ -68,7 +68,7 @@ def test_bindings_have_no_unused_kernel_function():
     with open(os.path.join(ROOT, "scripts/bindgen_parameters"), encoding="ascii") as f:
         found = re.findall(r"^--allowlist-function '?([^'\n]+)'?$", f.read(), re.MULTILINE)
     wanted = [n for pattern in found if not pattern.startswith("ro2ib_") for n in names(pattern)]
-    assert len(wanted) > 10
+    assert len(wanted) >= 10
     code = ""
     for path in glob.glob(os.path.join(ROOT, "rust/**/*.rs"), recursive=True) + glob.glob(f"{ROOT}/tests-kunit/*.rs"):
         if "/sim/" not in path and not path.endswith("_generated.rs"):
