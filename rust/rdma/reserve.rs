@@ -8,6 +8,7 @@
 //! Context: any but hard interrupts, except for [`Reserve::new`].
 
 use kernel::{
+    pr_warn_once,
     prelude::*,
     sync::{
         Arc,
@@ -70,8 +71,9 @@ impl<T> Reserve<T> {
         let mut objects = self.objects.lock();
         let at = objects.users.iter().position(|other| *other == user);
 
-        if let Some(at) = at {
-            let _ = objects.users.remove(at);
+        match at {
+            Some(at) => drop(objects.users.remove(at)),
+            None => pr_warn_once!("an object of a reserve comes back from a user that has none\n"),
         }
         // There is room: it was taken from here.
         let _ = objects.free.push_within_capacity(item);
