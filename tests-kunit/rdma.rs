@@ -234,7 +234,7 @@ impl CompletionReceiver<RxBuf> for Seen {
 impl QpHandler for Side {
     type Recv = RxBuf;
 
-    fn completion_queue(&self) -> &OwnedQueue {
+    fn completion_workqueue(&self) -> &OwnedQueue {
         &self.queue
     }
 

@@ -26,7 +26,8 @@ use crate::bindings;
 ///
 /// Called with the context of the queue and an array of that number of completions. Not called by two threads at a
 /// time.
-pub(super) type Round = unsafe extern "C" fn(*mut ffi::c_void, *mut bindings::ib_wc, n: ffi::c_int);
+pub(super) type RoundFn =
+    unsafe extern "C" fn(*mut ffi::c_void, *mut bindings::ib_wc, n: ffi::c_int);
 
 /// A completion queue.
 ///
@@ -61,7 +62,7 @@ impl Cq {
         nr_cqe: u32,
         vector: u32,
         queue: &OwnedQueue,
-        round: Round,
+        round: RoundFn,
         context: *mut ffi::c_void,
     ) -> Result<Self> {
         let device = pd.device();

@@ -176,7 +176,7 @@ impl<T: QpHandler> Qp<T> {
                             (&(*this).id, &(*this).pd),
                             config.nr_cqe(),
                             vector,
-                            (*this).shared.handler().completion_queue(),
+                            (*this).shared.handler().completion_workqueue(),
                             Self::round,
                             (&raw mut (*this).shared).cast(),
                         )
@@ -378,7 +378,7 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Safety
     ///
-    /// As of [`super::cq::Round`], for a completion queue whose context is the `shared` of the only QP that uses it.
+    /// As of [`super::cq::RoundFn`], for a completion queue whose context is the `shared` of the only QP that uses it.
     unsafe extern "C" fn round(
         context: *mut ffi::c_void,
         wcs: *mut bindings::ib_wc,

@@ -23,7 +23,7 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     type Recv: RecvBuffer;
 
     /// Returns the work queue for the completions of software providers; it must exist as long as the handler.
-    fn completion_queue(&self) -> &OwnedQueue;
+    fn completion_workqueue(&self) -> &OwnedQueue;
 
     /// Handles the completions of one poll: calls [`Completions::each`], typically with a lock held.
     fn round(this: &Arc<Self>, completions: Completions<'_, Self, Self::Recv>);

@@ -92,7 +92,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
 impl QpHandler for Conn {
     type Recv = KBox<Rx<Self>>;
 
-    fn completion_queue(&self) -> &OwnedQueue {
+    fn completion_workqueue(&self) -> &OwnedQueue {
         &self.ni.workers.completions
     }
 
