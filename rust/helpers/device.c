@@ -64,10 +64,13 @@ bool ro2ib_device_is_ib(struct ib_device *dev, u32 port)
 	return rdma_cap_ib_sa(dev, port);
 }
 
-/* See push_reg() in rust/rdma/sq_reg.rs. */
+/*
+ * See push_reg() in rust/rdma/sq_reg.rs. It is a defect of rxe, which rxe also
+ * has when ro2ib_as_hardware() is true.
+ */
 bool ro2ib_device_replays_local_wrs(struct ib_device *dev)
 {
-	return dev->ops.driver_id == RDMA_DRIVER_RXE && !ro2ib_as_hardware();
+	return dev->ops.driver_id == RDMA_DRIVER_RXE;
 }
 
 /* See Qp::signals_all() in rust/rdma/qp.rs. */
