@@ -22,10 +22,11 @@ DEVICES = {
         "hardware": True, "dma": "", "profile": "send_sge=13 qp_wr=4080 inline_max=101",
         "timing": "send_ms=3 flush_ms=20 lazy=1 command_ms=5",
     },  # fmt: skip
-    # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers.
+    # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers. Its driver
+    # flushes before the adapter has stopped: bnxt_re_modify_qp().
     "bnxt_re": {
         "hardware": True, "dma": "", "profile": "send_sge=6 reg_pages=512 map_sleeps=1",
-        "timing": "command_ms=2 comm_est=1",
+        "timing": "command_ms=2 comm_est=1 early_ms=20",
     },  # fmt: skip
     # max_send_sge and ERDMA_MAX_INLINE. Its firmware flushes late.
     "erdma": {
@@ -35,10 +36,11 @@ DEVICES = {
     # for two. rvt_create_qp() reports for each queue pair that no data goes inline.
     "hfi1": {"hardware": True, "profile": "regions=32 no_inline=1"},
     # Like irdma where the kernel's pages are larger than 4 KiB: its regions do not support that size, only smaller
-    # ones. 1 MiB takes as many of these as soft-RoCE's regions have.
+    # ones. 1 MiB takes as many of these as soft-RoCE's regions have. The provider calls a handler within a post, as
+    # ionic does.
     "halves": {
         "hardware": True, "dma": "", "profile": "page_sizes=0x800",
-        "timing": "send_ms=3 flush_ms=20 lazy=1 command_ms=5",
+        "timing": "send_ms=3 flush_ms=20 lazy=1 command_ms=5 in_post=1",
     },  # fmt: skip
     # Lower limits than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. A queue pair
     # with inline data is refused. All memory bounces, as in a confidential guest.
@@ -57,8 +59,7 @@ UNUSABLE = {
 }
 
 # In half of the tests in these files the driver polls completions in a softirq, as with an adapter. Nothing else
-# differs: rxe that is served fully as hardware breaks connections on a busy host (testing.md). Files in which a call or
-# a device fails for long are excluded, because they use the same fault injection.
+# differs. Files in which a call or a device fails for long are excluded, because they use the same fault injection.
 POLLED = (
     "test_work_requests", "test_flow_credits", "test_flow_depth", "test_flow_isolation", "test_hostile_connect", "test_hostile_messages",
     "test_hostile_pending", "test_life", "test_slow_lnet", "test_settings", "test_traffic",

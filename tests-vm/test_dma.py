@@ -53,6 +53,7 @@ def test_a_missing_sync_is_noticed(boot_pair, skip):
 # Rule that ib_imitate_dma breaks, and part of the line that reports it.
 BROKEN = {
     "unmap": "is unmapped, and a work request of queue pair",
+    "flush": "is unmapped, and a work request of queue pair",
     "key": "is unmapped, and a region of queue pair",
     "direction": "is not mapped in the direction",
     "length": "is not mapped in the direction",
@@ -61,8 +62,9 @@ BROKEN = {
 
 @broken
 def test_a_broken_rule_is_noticed(boot_pair):
-    """A driver that unmapped memory in use, or mapped it in the wrong direction or too short, would be noticed here."""
-    a, b = (Node(g) for g in boot_pair(hardware=True, dma=""))
+    """A driver that unmapped memory in use or of a flushed work request, or mapped it in the wrong direction or too
+    short, would be noticed here."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, dma="", timing="early_ms=20"))
     up(a, b)
     a.traffic(b, op="mix", size=65536, count=8, conc=2)
     for fault, words in BROKEN.items():
@@ -72,10 +74,11 @@ def test_a_broken_rule_is_noticed(boot_pair):
         assert words not in b.log()
         b.guest.check(f"echo {fault} >{PARAMETERS}/fault")
         a.try_traffic(b, op="mix", size=65536, count=4, conc=2, timeout=10)
+        # A close flushes.
+        close_all(a, b)
         b.guest.check(f"echo none >{PARAMETERS}/fault")
         assert int(b.guest.check(f"cat {PARAMETERS}/violations")) > before
         assert words in b.log(), fault
-        close_all(a, b)
         b.mark_log()
 
 

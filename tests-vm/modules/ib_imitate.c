@@ -114,45 +114,24 @@ module_param_cb(dma, &dma_ops, NULL, 0200);
 MODULE_PARM_DESC(dma, "interface whose device has a DMA device of its own; at any time");
 
 static struct ib_device_ops real;
-static atomic_t regions_made;
+
 /* Requests beyond the limits that the attributes report. */
 static atomic_t asked_too_much;
+module_param_named(asked_too_much, asked_too_much.counter, int, 0444);
+MODULE_PARM_DESC(asked_too_much, "requests beyond the attributes");
+static atomic_t regions_made;
+module_param_named(regions_made, regions_made.counter, int, 0444);
+MODULE_PARM_DESC(regions_made, "memory regions that there are");
+static atomic_t qps_refused;
+module_param_named(qps_refused, qps_refused.counter, int, 0444);
+MODULE_PARM_DESC(qps_refused, "queue pairs that inline_max or qps refused");
+static atomic_t qps_made;
 
 static int too_much(int error)
 {
 	atomic_inc(&asked_too_much);
 	return error;
 }
-
-static int too_much_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%d\n", atomic_read(&asked_too_much));
-}
-
-static const struct kernel_param_ops too_much_ops = { .get = too_much_get };
-module_param_cb(asked_too_much, &too_much_ops, NULL, 0444);
-MODULE_PARM_DESC(asked_too_much, "requests beyond the attributes");
-
-static int regions_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%d\n", atomic_read(&regions_made));
-}
-
-static atomic_t qps_made;
-static atomic_t qps_refused;
-
-static int qps_refused_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%d\n", atomic_read(&qps_refused));
-}
-
-static const struct kernel_param_ops qps_refused_ops = { .get = qps_refused_get };
-module_param_cb(qps_refused, &qps_refused_ops, NULL, 0444);
-MODULE_PARM_DESC(qps_refused, "queue pairs that inline_max or qps refused");
-
-static const struct kernel_param_ops regions_ops = { .get = regions_get };
-module_param_cb(regions_made, &regions_ops, NULL, 0444);
-MODULE_PARM_DESC(regions_made, "memory regions that there are");
 
 static int profile_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
 			     struct ib_udata *udata)

@@ -12,7 +12,9 @@
  * data have a CPU address, posted memory is mapped in the right direction and
  * belongs to the device (the driver has synchronised it after the CPU had it), and
  * memory is unmapped as it was mapped, after the work requests that use it have
- * ended and after keys for it are invalid. A broken rule is a warning, and is
+ * ended and after keys for it are invalid. A failed work request of a reliable
+ * connection has ended when its queue pair was moved to the error state, because
+ * some providers report it while their device uses it. A broken rule is a warning, and is
  * counted in the parameter "violations". The parameter "fault" breaks the rules.
  *
  * Load it before the devices are made.
@@ -45,7 +47,7 @@ MODULE_PARM_DESC(skip, "calls that do nothing, to test the tests: cpu or device,
 
 static char fault[16];
 module_param_string(fault, fault, sizeof(fault), 0644);
-MODULE_PARM_DESC(fault, "rule that is broken for the user, to test the tests: unmap, key, direction or length");
+MODULE_PARM_DESC(fault, "rule that is broken for the user, to test the tests: unmap, flush, key, direction or length");
 
 static bool faulty(const char *name)
 {
@@ -53,14 +55,7 @@ static bool faulty(const char *name)
 }
 
 static atomic_t violations;
-
-static int violations_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%d\n", atomic_read(&violations));
-}
-
-static const struct kernel_param_ops violations_ops = { .get = violations_get };
-module_param_cb(violations, &violations_ops, NULL, 0444);
+module_param_named(violations, violations.counter, int, 0444);
 MODULE_PARM_DESC(violations, "rules that the users of the devices broke");
 
 /* A mapping that takes room in the bounce buffer. */
@@ -112,6 +107,8 @@ struct use {
 	/* Memory region that a work request validates, or invalidates on completion. */
 	const struct ib_mr *mr;
 	u32 inv_rkey;
+	/* It failed, and its queue pair may not have stopped. */
+	bool failed;
 	int n;
 	struct piece pieces[];
 };
@@ -121,6 +118,8 @@ struct queues {
 	struct hlist_node hash;
 	const struct ib_qp *qp;
 	struct list_head sends, recvs;
+	/* The device does not use their memory any more. */
+	bool stopped;
 };
 
 static DEFINE_SPINLOCK(lock);
@@ -306,6 +305,7 @@ static struct queues *queues_of(const struct ib_qp *qp)
 	if (!queues)
 		return NULL;
 	queues->qp = qp;
+	queues->stopped = qp->qp_type != IB_QPT_RC;
 	INIT_LIST_HEAD(&queues->sends);
 	INIT_LIST_HEAD(&queues->recvs);
 	hash_add(all_queues, &queues->hash, (uintptr_t)qp);
@@ -381,28 +381,64 @@ static void unpost_use(struct use *use)
  * none.
  */
 static bool completed(struct list_head *list, const struct ib_cqe *cqe,
-		      bool well)
+		      bool well, bool stopped)
 {
 	struct use *use, *next;
 	bool found = false;
 
 	list_for_each_entry(use, list, list)
-		if (use->cqe == cqe) {
+		if (use->cqe == cqe && !use->failed) {
 			found = true;
 			break;
 		}
 	if (!found)
 		return false;
 	list_for_each_entry_safe(use, next, list, list) {
-		bool last = use->cqe == cqe;
+		bool last = use->cqe == cqe && !use->failed;
 
 		if (use->inv_rkey && well)
 			end_region(use->qp, NULL, use->inv_rkey);
-		end_use(use);
+		if (well || stopped)
+			end_use(use);
+		else
+			use->failed = true;
 		if (last)
 			break;
 	}
 	return true;
+}
+
+static void unmap_page(struct device *dev, dma_addr_t addr, size_t len,
+		       enum dma_data_direction dir, unsigned long attrs);
+
+/* Unmaps the first range of @use, though the device uses it. */
+static void unmap_early(const struct use *use, enum dma_data_direction dir)
+{
+	u64 first = use->pieces[0].first, last = use->pieces[0].last;
+
+	unmap_page(&dma_device->dev, first, last - first + 1, dir, DMA_ATTR_SKIP_CPU_SYNC);
+}
+
+/* Unmaps the buffer of a failed receive before its queue pair has stopped, if there is one. */
+static void unmap_failed(const struct ib_qp *qp)
+{
+	struct queues *queues;
+	unsigned long flags;
+	struct use *use;
+	struct use *copy = NULL;
+
+	spin_lock_irqsave(&lock, flags);
+	queues = queues_of(qp);
+	if (queues)
+		list_for_each_entry(use, &queues->recvs, list)
+			if (use->failed && use->n) {
+				copy = kmemdup(use, struct_size(use, pieces, use->n), GFP_ATOMIC);
+				break;
+			}
+	spin_unlock_irqrestore(&lock, flags);
+	if (copy)
+		unmap_early(copy, DMA_FROM_DEVICE);
+	kfree(copy);
 }
 
 static int dma_poll_cq(struct ib_cq *cq, int n, struct ib_wc *wc)
@@ -417,11 +453,43 @@ static int dma_poll_cq(struct ib_cq *cq, int n, struct ib_wc *wc)
 
 		queues = queues_of(wc[i].qp);
 		if (queues &&
-		    !completed(&queues->recvs, wc[i].wr_cqe, well))
-			completed(&queues->sends, wc[i].wr_cqe, well);
+		    !completed(&queues->recvs, wc[i].wr_cqe, well, queues->stopped))
+			completed(&queues->sends, wc[i].wr_cqe, well, queues->stopped);
 	}
 	spin_unlock_irqrestore(&lock, flags);
+	if (got > 0 && faulty("flush"))
+		unmap_failed(wc[0].qp);
 	return got;
+}
+
+/* Under the lock. */
+static void end_failed(struct list_head *list)
+{
+	struct use *use, *next;
+
+	list_for_each_entry_safe(use, next, list, list)
+		if (use->failed)
+			end_use(use);
+}
+
+static int dma_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int attr_mask,
+			 struct ib_udata *udata)
+{
+	int rc = real.modify_qp(qp, attr, attr_mask, udata);
+	struct queues *queues;
+	unsigned long flags;
+
+	if (rc || !(attr_mask & IB_QP_STATE) || attr->qp_state != IB_QPS_ERR)
+		return rc;
+	spin_lock_irqsave(&lock, flags);
+	queues = queues_of(qp);
+	if (queues) {
+		queues->stopped = true;
+		end_failed(&queues->sends);
+		end_failed(&queues->recvs);
+	}
+	spin_unlock_irqrestore(&lock, flags);
+	return 0;
 }
 
 static int dma_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
@@ -549,17 +617,6 @@ static void undo_region(struct use *use)
 		pieces_remove(&use->pieces[i], &used);
 	spin_unlock_irqrestore(&lock, flags);
 	kfree(set_mapped(use->mr, use));
-}
-
-static void unmap_page(struct device *dev, dma_addr_t addr, size_t len,
-		       enum dma_data_direction dir, unsigned long attrs);
-
-/* Unmaps the first range of @use, though the device uses it. */
-static void unmap_early(const struct use *use, enum dma_data_direction dir)
-{
-	u64 first = use->pieces[0].first, last = use->pieces[0].last;
-
-	unmap_page(&dma_device->dev, first, last - first + 1, dir, DMA_ATTR_SKIP_CPU_SYNC);
 }
 
 /*
@@ -749,6 +806,7 @@ static const struct ib_device_ops device_ops = {
 	.post_send = dma_post_send,
 	.post_recv = dma_post_recv,
 	.poll_cq = dma_poll_cq,
+	.modify_qp = dma_modify_qp,
 	.destroy_qp = dma_destroy_qp,
 	.dereg_mr = dma_dereg_mr,
 	.map_mr_sg = dma_map_mr_sg,

@@ -12,8 +12,11 @@
  *   change places, and those of one queue never do;
  * - flushed work requests complete flush_ms late, with lazy=1 only when no other
  *   completion is there;
- * - commands for queue pairs and memory regions take command_ms each, one after the
- *   other;
+ * - with early_ms, work requests complete as flushed when a queue pair is moved to
+ *   the error state, and the device goes on with them for that long;
+ * - commands for queue pairs, completion queues and memory regions take command_ms
+ *   each, one after the other;
+ * - with in_post=1, posting a send calls the handler of the completion queue;
  * - with comm_est=1 a queue pair reports IB_EVENT_COMM_EST when it has received its
  *   first message;
  * - fatal=1 puts the newest queue pair into the error state, and it reports
@@ -22,7 +25,8 @@
  *   commands fail.
  *
  * Load it before the devices are made, and after ib_imitate_dma, which then sees
- * the completions as the driver does.
+ * the completions as the driver does. early_ms needs ib_imitate_dma, because that
+ * posts work requests one by one.
  */
 #include <linux/delay.h>
 #include <linux/hash.h>
@@ -35,6 +39,7 @@
 #include <linux/slab.h>
 #include <linux/smp.h>
 #include <linux/spinlock.h>
+#include <linux/version.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 #include <rdma/ib_verbs.h>
@@ -56,9 +61,15 @@ MODULE_PARM_DESC(flush_ms, "time for which a flushed work request is late");
 static bool lazy;
 module_param(lazy, bool, 0644);
 MODULE_PARM_DESC(lazy, "flushed work requests wait until no other completion is there");
+static unsigned int early_ms;
+module_param(early_ms, uint, 0444);
+MODULE_PARM_DESC(early_ms, "time for which the device uses work requests that it has flushed");
 static unsigned int command_ms;
 module_param(command_ms, uint, 0644);
-MODULE_PARM_DESC(command_ms, "time of a command for a queue pair or region");
+MODULE_PARM_DESC(command_ms, "time of a command for a queue pair, completion queue or region");
+static bool in_post;
+module_param(in_post, bool, 0644);
+MODULE_PARM_DESC(in_post, "posting a send calls the handler of the completion queue");
 
 static bool comm_est;
 module_param(comm_est, bool, 0444);
@@ -67,18 +78,18 @@ static bool dead;
 module_param(dead, bool, 0644);
 MODULE_PARM_DESC(dead, "reliable connections do nothing any more; at any time");
 
-static atomic_t interrupts, swapped, late, events;
+static atomic_t interrupts, swapped, late, early, events;
 
 static int counts_get(char *buffer, const struct kernel_param *kp)
 {
-	return sysfs_emit(buffer, "interrupts=%d swapped=%d late=%d events=%d\n",
+	return sysfs_emit(buffer, "interrupts=%d swapped=%d late=%d early=%d events=%d\n",
 			  atomic_read(&interrupts), atomic_read(&swapped), atomic_read(&late),
-			  atomic_read(&events));
+			  atomic_read(&early), atomic_read(&events));
 }
 
 static const struct kernel_param_ops counts_ops = { .get = counts_get };
 module_param_cb(counts, &counts_ops, NULL, 0444);
-MODULE_PARM_DESC(counts, "interrupts, completions that overtook another, completions that were late, events");
+MODULE_PARM_DESC(counts, "interrupts, completions that overtook another, came late or came early, events");
 
 /* A completion that the driver has not got. */
 struct held {
@@ -93,7 +104,7 @@ struct timed_cq {
 	int cpu;
 	/* The user has asked for an interrupt since the last one. */
 	bool armed;
-	/* Protects the list. */
+	/* Protects the list, and the queue pairs. */
 	spinlock_t lock;
 	struct list_head held;
 	struct delayed_work timer;
@@ -101,8 +112,17 @@ struct timed_cq {
 	call_single_data_t there;
 };
 
+/* A queue pair of a device that flushes early. */
+struct early_qp {
+	/* Completions that the device owes; as flushed. */
+	struct list_head sends, recvs;
+	/* They are reported, and those of the device are not. */
+	bool flushed;
+};
+
 static struct ib_device_ops real;
 static DEFINE_XARRAY_FLAGS(timed_cqs, XA_FLAGS_LOCK_IRQ);
+static DEFINE_XARRAY_FLAGS(early_qps, XA_FLAGS_LOCK_IRQ);
 static DEFINE_MUTEX(commands);
 /* Queue pairs that have not received a message. */
 static DEFINE_XARRAY_FLAGS(silent, XA_FLAGS_LOCK_IRQ);
@@ -130,6 +150,12 @@ static struct timed_cq *timed_cq_of(struct ib_cq *cq)
 	return xa_load(&timed_cqs, (uintptr_t)cq >> 3);
 }
 
+/* NULL: a queue pair that flushes when the device has stopped. */
+static struct early_qp *early_qp_of(const struct ib_qp *qp)
+{
+	return xa_load(&early_qps, (uintptr_t)qp >> 3);
+}
+
 static bool is_receive(const struct ib_wc *wc)
 {
 	return wc->opcode & IB_WC_RECV;
@@ -146,23 +172,29 @@ static uintptr_t queue_of(const struct ib_wc *wc)
 	return (uintptr_t)wc->qp + is_receive(wc);
 }
 
-/* Calls the user of the completion queue in hard interrupt context. */
-static void interrupt(struct timed_cq *timed)
+/* Calls the user of the completion queue, if the user waits for that. */
+static bool notify(struct timed_cq *timed)
 {
-	if (!xchg(&timed->armed, false))
-		return;
-	atomic_inc(&interrupts);
-	timed->handler(timed->cq, timed->cq->cq_context);
+	bool armed = xchg(&timed->armed, false);
+
+	if (armed)
+		timed->handler(timed->cq, timed->cq->cq_context);
+	return armed;
 }
 
 static void interrupt_here(struct irq_work *work)
 {
-	interrupt(container_of(work, struct timed_cq, here));
+	WARN_ON_ONCE(!in_hardirq());
+	if (notify(container_of(work, struct timed_cq, here)))
+		atomic_inc(&interrupts);
 }
 
-static void interrupt_there(void *timed)
+/* An idle CPU may call this without an interrupt. */
+static void interrupt_there(void *context)
 {
-	interrupt(timed);
+	struct timed_cq *timed = context;
+
+	irq_work_queue(&timed->here);
 }
 
 static void raise_interrupt(struct timed_cq *timed)
@@ -215,15 +247,54 @@ static unsigned int lateness(const struct ib_wc *wc)
 	return get_random_u32() % (most + 1);
 }
 
+static void drop(struct held *held)
+{
+	list_del(&held->list);
+	kfree(held);
+}
+
+/*
+ * Under the lock: the device has completed a work request, and those before it that
+ * have no completion. Returns false if the user has their completions.
+ */
+static bool settle(struct early_qp *qp, const struct ib_wc *wc)
+{
+	struct list_head *queues[] = { &qp->sends, &qp->recvs };
+	struct held *held, *next;
+	unsigned int i;
+
+	if (qp->flushed)
+		return false;
+	for (i = 0; i < ARRAY_SIZE(queues); i++) {
+		bool found = false;
+
+		list_for_each_entry(held, queues[i], list)
+			found = found || held->wc.wr_cqe == wc->wr_cqe;
+		list_for_each_entry_safe(held, next, queues[i], list) {
+			if (!found)
+				break;
+			found = held->wc.wr_cqe != wc->wr_cqe;
+			drop(held);
+		}
+	}
+	return true;
+}
+
 /* Under the lock: takes all completions from the device. */
 static void fetch(struct timed_cq *timed)
 {
+	struct early_qp *early_qp;
 	struct held *held;
 	unsigned int ms;
 
 	while ((held = kmalloc(sizeof(*held), GFP_ATOMIC))) {
 		if (real.poll_cq(timed->cq, 1, &held->wc) != 1)
 			break;
+		early_qp = early_qp_of(held->wc.qp);
+		if (early_qp && !settle(early_qp, &held->wc)) {
+			kfree(held);
+			continue;
+		}
 		if (!xa_empty(&silent) && held->wc.status == IB_WC_SUCCESS &&
 		    is_receive(&held->wc) && xa_erase(&silent, (uintptr_t)held->wc.qp >> 3))
 			report(held->wc.qp, IB_EVENT_COMM_EST);
@@ -284,8 +355,7 @@ static int deliver(struct timed_cq *timed, int n, struct ib_wc *wc, unsigned int
 		if (passed)
 			atomic_inc(&swapped);
 		wc[got++] = held->wc;
-		list_del(&held->list);
-		kfree(held);
+		drop(held);
 	}
 	return got;
 }
@@ -331,13 +401,33 @@ static int timing_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags)
 	return rc;
 }
 
+/* Waits as long as the firmware takes for a command. */
+static void command(bool counts)
+{
+	unsigned int ms = READ_ONCE(command_ms);
+
+	if (!counts || !ms)
+		return;
+	mutex_lock(&commands);
+	msleep(ms);
+	mutex_unlock(&commands);
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#define cq_user uverbs_attr_bundle
+#else
+#define cq_user ib_udata
+#endif
+
 static int timing_create_cq(struct ib_cq *cq, const struct ib_cq_init_attr *attr,
-			    struct uverbs_attr_bundle *attrs)
+			    struct cq_user *user)
 {
 	struct timed_cq *timed;
-	int rc = real.create_cq(cq, attr, attrs);
+	int rc;
 
-	if (rc || attrs)
+	command(!user);
+	rc = real.create_cq(cq, attr, user);
+	if (rc || user)
 		return rc;
 	timed = kzalloc(sizeof(*timed), GFP_KERNEL);
 	if (!timed)
@@ -363,15 +453,17 @@ static int timing_destroy_cq(struct ib_cq *cq, struct ib_udata *udata)
 {
 	struct timed_cq *timed = timed_cq_of(cq);
 	struct held *held, *next;
-	int rc = real.destroy_cq(cq, udata);
+	int rc;
 
+	command(timed);
+	rc = real.destroy_cq(cq, udata);
 	if (rc || !timed)
 		return rc;
 	xa_erase_irq(&timed_cqs, (uintptr_t)cq >> 3);
 	cancel_delayed_work_sync(&timed->timer);
-	irq_work_sync(&timed->here);
-	/* Interrupts of the other CPUs are over then. */
+	/* Other CPUs have queued their interrupt works then. */
 	smp_call_function(nothing, NULL, 1);
+	irq_work_sync(&timed->here);
 	synchronize_rcu();
 	list_for_each_entry_safe(held, next, &timed->held, list)
 		kfree(held);
@@ -390,23 +482,47 @@ static void forget(struct ib_cq *cq, const struct ib_qp *qp)
 	spin_lock_irqsave(&timed->lock, flags);
 	fetch(timed);
 	list_for_each_entry_safe(held, next, &timed->held, list)
-		if (held->wc.qp == qp) {
-			list_del(&held->list);
-			kfree(held);
-		}
+		if (held->wc.qp == qp)
+			drop(held);
 	spin_unlock_irqrestore(&timed->lock, flags);
 }
 
-/* Waits as long as the firmware takes for a command. */
-static void command(bool counts)
+/* The device does not know this queue pair any more. */
+static void forget_early(const struct ib_qp *qp)
 {
-	unsigned int ms = READ_ONCE(command_ms);
+	struct early_qp *early_qp = xa_erase_irq(&early_qps, (uintptr_t)qp >> 3);
+	struct held *held, *next;
 
-	if (!counts || !ms)
+	if (!early_qp)
 		return;
-	mutex_lock(&commands);
-	msleep(ms);
-	mutex_unlock(&commands);
+	list_splice(&early_qp->recvs, &early_qp->sends);
+	list_for_each_entry_safe(held, next, &early_qp->sends, list)
+		drop(held);
+	kfree(early_qp);
+}
+
+/* Completes all work requests as flushed. Returns false if they were before. */
+static bool flush_early(struct ib_qp *qp)
+{
+	struct timed_cq *timed = timed_cq_of(qp->send_cq);
+	struct early_qp *early_qp = early_qp_of(qp);
+	unsigned long flags;
+	struct held *held;
+	bool first;
+
+	if (!early_qp)
+		return false;
+	spin_lock_irqsave(&timed->lock, flags);
+	fetch(timed);
+	first = !early_qp->flushed;
+	early_qp->flushed = true;
+	list_splice_tail_init(&early_qp->recvs, &early_qp->sends);
+	list_for_each_entry(held, &early_qp->sends, list)
+		atomic_inc(&early);
+	list_splice_tail_init(&early_qp->sends, &timed->held);
+	spin_unlock_irqrestore(&timed->lock, flags);
+	raise_interrupt(timed);
+	return first;
 }
 
 static int timing_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
@@ -418,12 +534,23 @@ static int timing_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
 	if (READ_ONCE(dead) && init->qp_type == IB_QPT_RC)
 		return -EIO;
 	rc = real.create_qp(qp, init, udata);
-	if (!rc && init->qp_type == IB_QPT_RC) {
-		mutex_lock(&newest_mutex);
-		newest = qp;
-		mutex_unlock(&newest_mutex);
+	if (rc || init->qp_type != IB_QPT_RC)
+		return rc;
+	mutex_lock(&newest_mutex);
+	newest = qp;
+	mutex_unlock(&newest_mutex);
+	/* The driver has one completion queue for both queues. */
+	if (early_ms && init->send_cq == init->recv_cq && timed_cq_of(init->send_cq)) {
+		struct early_qp *early_qp = kzalloc(sizeof(*early_qp), GFP_KERNEL);
+
+		if (!early_qp)
+			return 0;
+		INIT_LIST_HEAD(&early_qp->sends);
+		INIT_LIST_HEAD(&early_qp->recvs);
+		if (xa_err(xa_store_irq(&early_qps, (uintptr_t)qp >> 3, early_qp, GFP_KERNEL)))
+			kfree(early_qp);
 	}
-	return rc;
+	return 0;
 }
 
 static int timing_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int mask,
@@ -434,6 +561,8 @@ static int timing_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int mask,
 	command(qp->qp_type == IB_QPT_RC);
 	if (is_dead(qp))
 		return -EIO;
+	if (mask & IB_QP_STATE && attr->qp_state == IB_QPS_ERR && flush_early(qp))
+		msleep(early_ms);
 	rc = real.modify_qp(qp, attr, mask, udata);
 	if (!rc && comm_est && qp->qp_type == IB_QPT_RC && mask & IB_QP_STATE &&
 	    attr->qp_state == IB_QPS_RTR)
@@ -444,6 +573,7 @@ static int timing_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int mask,
 static int timing_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
 {
 	struct ib_cq *send_cq = qp->send_cq, *recv_cq = qp->recv_cq;
+	int rc;
 
 	command(qp->qp_type == IB_QPT_RC);
 	mutex_lock(&newest_mutex);
@@ -451,30 +581,98 @@ static int timing_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
 		newest = NULL;
 	mutex_unlock(&newest_mutex);
 	xa_erase_irq(&silent, (uintptr_t)qp >> 3);
+	rc = real.destroy_qp(qp, udata);
+	if (rc)
+		return rc;
 	/* An adapter's driver removes the completions of a queue pair that goes. */
 	if (send_cq)
 		forget(send_cq, qp);
 	if (recv_cq)
 		forget(recv_cq, qp);
-	return real.destroy_qp(qp, udata);
+	forget_early(qp);
+	return 0;
+}
+
+static enum ib_wc_opcode completion_of(enum ib_wr_opcode opcode)
+{
+	switch (opcode) {
+	case IB_WR_RDMA_WRITE:
+		return IB_WC_RDMA_WRITE;
+	case IB_WR_LOCAL_INV:
+		return IB_WC_LOCAL_INV;
+	case IB_WR_REG_MR:
+		return IB_WC_REG_MR;
+	default:
+		return IB_WC_SEND;
+	}
+}
+
+/* Posts one work request, a send or a receive. */
+static int post_early(struct ib_qp *qp, struct early_qp *early_qp,
+		      const struct ib_send_wr *send, const struct ib_recv_wr *recv)
+{
+	struct list_head *queue = send ? &early_qp->sends : &early_qp->recvs;
+	struct timed_cq *timed = timed_cq_of(qp->send_cq);
+	const struct ib_send_wr *bad_send;
+	const struct ib_recv_wr *bad_recv;
+	unsigned long flags;
+	struct held *held;
+	int rc = 0;
+
+	if (WARN_ON_ONCE(send ? !!send->next : !!recv->next))
+		return -EINVAL;
+	held = kzalloc(sizeof(*held), GFP_ATOMIC);
+	if (!held)
+		return -ENOMEM;
+	held->wc.wr_cqe = send ? send->wr_cqe : recv->wr_cqe;
+	held->wc.opcode = send ? completion_of(send->opcode) : IB_WC_RECV;
+	held->wc.status = IB_WC_WR_FLUSH_ERR;
+	held->wc.qp = qp;
+	held->due = jiffies;
+	spin_lock_irqsave(&timed->lock, flags);
+	list_add_tail(&held->list, early_qp->flushed ? &timed->held : queue);
+	if (early_qp->flushed)
+		raise_interrupt(timed);
+	else if (send)
+		rc = real.post_send(qp, send, &bad_send);
+	else
+		rc = real.post_recv(qp, recv, &bad_recv);
+	if (rc)
+		drop(held);
+	spin_unlock_irqrestore(&timed->lock, flags);
+	return rc;
 }
 
 static int timing_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			    const struct ib_send_wr **bad)
 {
-	if (!is_dead(qp))
-		return real.post_send(qp, wr, bad);
+	struct early_qp *early_qp = early_qp_of(qp);
+	struct timed_cq *timed = timed_cq_of(qp->send_cq);
+	int rc;
+
 	*bad = wr;
-	return -EIO;
+	if (is_dead(qp))
+		return -EIO;
+	if (early_qp)
+		rc = post_early(qp, early_qp, wr, NULL);
+	else
+		rc = real.post_send(qp, wr, bad);
+	if (READ_ONCE(in_post) && qp->qp_type == IB_QPT_RC && timed)
+		notify(timed);
+	return rc;
 }
 
 static int timing_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 			    const struct ib_recv_wr **bad)
 {
-	if (!is_dead(qp))
-		return real.post_recv(qp, wr, bad);
+	struct early_qp *early_qp = early_qp_of(qp);
+
 	*bad = wr;
-	return -EIO;
+	if (is_dead(qp))
+		return -EIO;
+	if (early_qp)
+		return post_early(qp, early_qp, NULL, wr);
+	return real.post_recv(qp, wr, bad);
 }
 
 static void report_fatal(struct irq_work *work)
