@@ -166,6 +166,13 @@ static int profile_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
 	return rc;
 }
 
+static int profile_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int attr_mask,
+			     struct ib_udata *udata)
+{
+	ops_hook_ack_timeout(attr, attr_mask);
+	return real.modify_qp(qp, attr, attr_mask, udata);
+}
+
 static int profile_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
 {
 	bool rc_qp = qp->qp_type == IB_QPT_RC;
@@ -306,6 +313,7 @@ static int profile_query_device(struct ib_device *dev, struct ib_device_attr *at
 
 static const struct ib_device_ops profile_ops = {
 	.create_qp = profile_create_qp,
+	.modify_qp = profile_modify_qp,
 	.destroy_qp = profile_destroy_qp,
 	.post_send = profile_post_send,
 	.post_recv = profile_post_recv,

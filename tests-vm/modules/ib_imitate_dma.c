@@ -475,10 +475,12 @@ static void end_failed(struct list_head *list)
 static int dma_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int attr_mask,
 			 struct ib_udata *udata)
 {
-	int rc = real.modify_qp(qp, attr, attr_mask, udata);
 	struct queues *queues;
 	unsigned long flags;
+	int rc;
 
+	ops_hook_ack_timeout(attr, attr_mask);
+	rc = real.modify_qp(qp, attr, attr_mask, udata);
 	if (rc || !(attr_mask & IB_QP_STATE) || attr->qp_state != IB_QPS_ERR)
 		return rc;
 	spin_lock_irqsave(&lock, flags);
