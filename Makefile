@@ -133,7 +133,7 @@ own-crate:
 # Tests on the kernel with all checks (KASAN, lockdep, ...), hence the copy. debug-tests selects the tests that free the
 # most memory.
 debug-tests = close_under_load or read_meanwhile or completion_errors or calls_fail or unplug or kmemleak \
-	or (test_dma and not full_bounce and not reach)
+	or (test_dma and not reach)
 test-debug:
 	@mkdir -p .debug
 	@$(call copy,.debug)
