@@ -311,8 +311,8 @@ def depth(bed):
     a, b = bed.a, bed.b
 
     def sent(expected):
-        """Checks how many of 48 messages arrive at a node whose LNet takes none. The node may still owe up to half of the
-        credits of an earlier load, which the probe of the waiting sender brings back."""
+        """Checks how many of 48 messages arrive at a node whose LNet takes none. It may still owe credits of an earlier
+        load, at most half of them, which the probe of the waiting sender brings back."""
         bed.lazy(b, True)
         with Heard(b.guest, MESSAGE) as there:
             load = bed.start(a, b, 200, 48, 48)
