@@ -45,6 +45,39 @@ impl TxCell {
     };
 }
 
+/// Slot of a table of transmits: a cell, and perhaps what the caller keeps beside it.
+pub trait HasTxCell {
+    /// Returns the cell.
+    fn cell(&self) -> &TxCell;
+
+    /// Returns the cell for changes.
+    fn cell_mut(&mut self) -> &mut TxCell;
+}
+
+impl HasTxCell for TxCell {
+    #[inline(always)]
+    fn cell(&self) -> &TxCell {
+        self
+    }
+
+    #[inline(always)]
+    fn cell_mut(&mut self) -> &mut TxCell {
+        self
+    }
+}
+
+/// Returns the cell at `index`.
+#[inline(always)]
+fn at(cells: &[impl HasTxCell], index: u16) -> Option<&TxCell> {
+    cells.get(usize::from(index)).map(HasTxCell::cell)
+}
+
+/// Returns the cell at `index` for changes.
+#[inline(always)]
+fn at_mut(cells: &mut [impl HasTxCell], index: u16) -> Option<&mut TxCell> {
+    cells.get_mut(usize::from(index)).map(HasTxCell::cell_mut)
+}
+
 /// Name of a tx in its table; a stale name (the cell was reused) matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxId {
@@ -90,27 +123,27 @@ impl TxFifo {
         self.head == NONE
     }
 
-    fn push(&mut self, cells: &mut [TxCell], index: u16) {
-        match cells.get_mut(usize::from(index)) {
+    fn push(&mut self, cells: &mut [impl HasTxCell], index: u16) {
+        match at_mut(cells, index) {
             Some(cell) => cell.next = NONE,
             None => return,
         }
-        match cells.get_mut(usize::from(self.tail)) {
+        match at_mut(cells, self.tail) {
             Some(tail) => tail.next = index,
             None => self.head = index,
         }
         self.tail = index;
     }
 
-    fn pop(&mut self, cells: &mut [TxCell]) -> Option<u16> {
+    fn pop(&mut self, cells: &mut [impl HasTxCell]) -> Option<u16> {
         let cell = self.first(cells)?;
         Some(self.take(cell))
     }
 
     /// Returns the first cell.
     #[inline(always)]
-    fn first<'a>(&self, cells: &'a mut [TxCell]) -> Option<&'a mut TxCell> {
-        cells.get_mut(usize::from(self.head))
+    fn first<'a>(&self, cells: &'a mut [impl HasTxCell]) -> Option<&'a mut TxCell> {
+        at_mut(cells, self.head)
     }
 
     /// Removes the first cell, which is `first`, and returns its index.
@@ -142,19 +175,19 @@ impl TxQueue {
         len: 0,
     };
 
-    fn push(&mut self, cells: &mut [TxCell], index: u16) {
+    fn push(&mut self, cells: &mut [impl HasTxCell], index: u16) {
         self.list.push(cells, index);
         self.len = self.len.saturating_add(1);
     }
 
-    fn pop(&mut self, cells: &mut [TxCell]) -> Option<u16> {
+    fn pop(&mut self, cells: &mut [impl HasTxCell]) -> Option<u16> {
         let cell = self.first(cells)?;
         Some(self.take(cell))
     }
 
     /// Returns the first cell.
     #[inline(always)]
-    fn first<'a>(&self, cells: &'a mut [TxCell]) -> Option<&'a mut TxCell> {
+    fn first<'a>(&self, cells: &'a mut [impl HasTxCell]) -> Option<&'a mut TxCell> {
         self.list.first(cells)
     }
 
@@ -267,7 +300,7 @@ impl TxQueues {
     }
 
     /// Adds the cells from `first` on, which the caller has just appended, to the free list.
-    pub fn grow(&mut self, cells: &mut [TxCell], first: u16) {
+    pub fn grow(&mut self, cells: &mut [impl HasTxCell], first: u16) {
         let Ok(end) = u16::try_from(cells.len()) else {
             return;
         };
@@ -282,9 +315,9 @@ impl TxQueues {
     }
 
     /// Takes a free cell for a tx of `op`. Returns `None` if the table is full.
-    pub fn alloc(&mut self, cells: &mut [TxCell], op: Op) -> Option<TxId> {
+    pub fn alloc(&mut self, cells: &mut [impl HasTxCell], op: Op) -> Option<TxId> {
         let index = self.free.pop(cells)?;
-        let cell = cells.get_mut(usize::from(index))?;
+        let cell = at_mut(cells, index)?;
         cell.tx = Tx::mapped(op);
         cell.slots = 1;
         Some(TxId {
@@ -294,8 +327,8 @@ impl TxQueues {
     }
 
     /// Gives a finished cell back. Its cookie is dead from here on.
-    pub fn release(&mut self, cells: &mut [TxCell], index: u16) {
-        let Some(cell) = cells.get_mut(usize::from(index)) else {
+    pub fn release(&mut self, cells: &mut [impl HasTxCell], index: u16) {
+        let Some(cell) = at_mut(cells, index) else {
             return;
         };
         if cell.tx.place() == TxState::Free {
@@ -307,20 +340,20 @@ impl TxQueues {
     }
 
     /// Returns the index of a tx, if its name is not stale.
-    pub fn find(cells: &[TxCell], id: TxId) -> Option<u16> {
-        let cell = cells.get(usize::from(id.index))?;
+    pub fn find(cells: &[impl HasTxCell], id: TxId) -> Option<u16> {
+        let cell = at(cells, id.index)?;
         (cell.generation == id.generation && cell.tx.place() != TxState::Free).then_some(id.index)
     }
 
     /// Returns the full name of the tx at `index`.
-    pub fn name(cells: &[TxCell], index: u16) -> Option<TxId> {
-        let generation = cells.get(usize::from(index))?.generation;
+    pub fn name(cells: &[impl HasTxCell], index: u16) -> Option<TxId> {
+        let generation = at(cells, index)?.generation;
         Some(TxId { index, generation })
     }
 
     /// Queues a tx by its [`Op`].
-    pub fn push(&mut self, cells: &mut [TxCell], index: u16) {
-        let Some(cell) = cells.get(usize::from(index)) else {
+    pub fn push(&mut self, cells: &mut [impl HasTxCell], index: u16) {
+        let Some(cell) = at(cells, index) else {
             return;
         };
         let queue = match cell.tx.op().cost() {
@@ -378,7 +411,7 @@ impl TxQueues {
     /// comes back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
-        cells: &mut [TxCell],
+        cells: &mut [impl HasTxCell],
         credits: &mut Credits,
         sq_free: u16,
         keepalive: bool,
@@ -431,7 +464,7 @@ impl TxQueues {
     #[inline(always)]
     fn next_of_main(
         &mut self,
-        cells: &mut [TxCell],
+        cells: &mut [impl HasTxCell],
         credits: &mut Credits,
         usable: u16,
         patient: bool,
@@ -488,8 +521,8 @@ impl TxQueues {
     }
 
     /// Counts `wrs` WRITEs of the tx at `index` that were pushed for [`NextTx::Part`]; `all`: only its message is left.
-    pub fn chunk_posted(cells: &mut [TxCell], index: u16, wrs: u16, all: bool) {
-        if let Some(cell) = cells.get_mut(usize::from(index)) {
+    pub fn chunk_posted(cells: &mut [impl HasTxCell], index: u16, wrs: u16, all: bool) {
+        if let Some(cell) = at_mut(cells, index) {
             let left = cell.slots.saturating_sub(wrs).max(1);
             cell.slots = if all { 1 } else { left };
         }
@@ -497,7 +530,7 @@ impl TxQueues {
 
     /// Performs the action of a tx. Returns true if the peer broke the protocol by causing it.
     #[must_use]
-    pub fn follow(&mut self, cells: &mut [TxCell], index: u16, then: TxAction) -> bool {
+    pub fn follow(&mut self, cells: &mut [impl HasTxCell], index: u16, then: TxAction) -> bool {
         match then {
             TxAction::Nothing => {}
             TxAction::Requeue => self.push(cells, index),
@@ -508,7 +541,7 @@ impl TxQueues {
     }
 
     /// Takes the oldest finished tx.
-    pub fn take_done(&mut self, cells: &mut [TxCell]) -> Option<u16> {
+    pub fn take_done(&mut self, cells: &mut [impl HasTxCell]) -> Option<u16> {
         self.done.pop(cells)
     }
 
@@ -518,15 +551,15 @@ impl TxQueues {
     }
 
     /// Returns whether any tx is not finished.
-    pub fn has_pending(cells: &[TxCell]) -> bool {
+    pub fn has_pending(cells: &[impl HasTxCell]) -> bool {
         cells
             .iter()
-            .any(|c| !matches!(c.tx.place(), TxState::Free | TxState::Done))
+            .any(|c| !matches!(c.cell().tx.place(), TxState::Free | TxState::Done))
     }
 
     /// Ends all transmits for `cause` because the connection ended: queued and waiting ones at once, posted ones with
     /// their last completion. With `by_place` each tx gets the cause of its own deadline instead.
-    pub fn cancel_all(&mut self, cells: &mut [TxCell], cause: Cause, by_place: bool) {
+    pub fn cancel_all(&mut self, cells: &mut [impl HasTxCell], cause: Cause, by_place: bool) {
         self.unreserved = TxQueue::EMPTY;
         self.free_of_credit = TxQueue::EMPTY;
         self.main = TxQueue::EMPTY;
@@ -537,16 +570,20 @@ impl TxQueues {
     }
 
     /// Releases transmits that only a live key held, because the memory regions are gone.
-    pub fn keys_dead(&mut self, cells: &mut [TxCell]) {
+    pub fn keys_dead(&mut self, cells: &mut [impl HasTxCell]) {
         self.for_each(cells, Tx::key_dead);
     }
 
-    fn for_each(&mut self, cells: &mut [TxCell], mut step: impl FnMut(&mut Tx) -> TxAction) {
+    fn for_each(
+        &mut self,
+        cells: &mut [impl HasTxCell],
+        mut step: impl FnMut(&mut Tx) -> TxAction,
+    ) {
         let Ok(end) = u16::try_from(cells.len()) else {
             return;
         };
         for index in 0..end {
-            let Some(cell) = cells.get_mut(usize::from(index)) else {
+            let Some(cell) = at_mut(cells, index) else {
                 return;
             };
             let then = step(&mut cell.tx);
@@ -558,7 +595,7 @@ impl TxQueues {
     /// Yields the transmits of a queue, the next to post first.
     pub fn waiting<'a>(
         &self,
-        cells: &'a [TxCell],
+        cells: &'a [impl HasTxCell],
         line: QueueKind,
     ) -> impl Iterator<Item = u16> + 'a {
         let queue = match line {
@@ -566,10 +603,10 @@ impl TxQueues {
             QueueKind::FreeOfCredit => self.free_of_credit,
             QueueKind::Main => self.main,
         };
-        let mut at = queue.list.head;
+        let mut index = queue.list.head;
         (0..queue.len).map_while(move |_| {
-            let cell = cells.get(usize::from(at))?;
-            Some(core::mem::replace(&mut at, cell.next))
+            let cell = at(cells, index)?;
+            Some(core::mem::replace(&mut index, cell.next))
         })
     }
 

@@ -4,44 +4,35 @@
 //!
 //! Context: part of the state that the connection lock protects, and never stored.
 
+use super::tx_slot::TxSlot;
 use crate::{
     lnd::conn::transfer::Transfer,
     proto::{
         credits::Credits,
-        tx_queues::{
-            TxCell,
-            TxQueues, //
-        },
+        tx_queues::TxQueues,
         tx_state::Op,
         wire::Cookie, //
     }, //
 };
 
 /// Free place for a transmit.
-pub(super) struct TxSlot<'a> {
+pub(super) struct FreeTxSlot<'a> {
     index: u16,
     cookie: Cookie,
     /// No transmit is queued.
     alone: bool,
-    cell: &'a mut TxCell,
-    entry: &'a mut Option<Transfer>,
+    slot: &'a mut TxSlot,
 }
 
-impl<'a> TxSlot<'a> {
+impl<'a> FreeTxSlot<'a> {
     /// Creates the slot with that number, for a transmit of that name. `alone`: no other is queued.
     #[inline(always)]
-    pub(super) fn new(
-        (index, cookie): (u16, Cookie),
-        alone: bool,
-        cell: &'a mut TxCell,
-        entry: &'a mut Option<Transfer>,
-    ) -> Self {
+    pub(super) fn new((index, cookie): (u16, Cookie), alone: bool, slot: &'a mut TxSlot) -> Self {
         Self {
             index,
             cookie,
             alone,
-            cell,
-            entry,
+            slot,
         }
     }
 
@@ -75,26 +66,26 @@ impl<'a> TxSlot<'a> {
     /// Stores a transmit, which takes `slots` to post. Returns its number, for the queue.
     #[inline(always)]
     pub(super) fn fill(self, slots: u16, transfer: Transfer) -> u16 {
-        *self.entry = Some(transfer);
-        self.cell.slots = slots;
+        self.slot.transfer = Some(transfer);
+        self.slot.cell.slots = slots;
         // The state allows it: the cell was just taken.
-        let _ = self.cell.tx.enqueue();
+        let _ = self.slot.cell.tx.enqueue();
         self.index
     }
 
-    /// Stores a transmit that is being posted. [`TxSlot::pushed`] follows; if its work request cannot be pushed, it
+    /// Stores a transmit that is being posted. [`FreeTxSlot::pushed`] follows; if its work request cannot be pushed, it
     /// ends with the connection.
     #[inline(always)]
     pub(super) fn post(&mut self, transfer: Transfer) {
-        *self.entry = Some(transfer);
+        self.slot.transfer = Some(transfer);
         // As above.
-        let _ = self.cell.tx.enqueue();
-        self.cell.tx.posting();
+        let _ = self.slot.cell.tx.enqueue();
+        self.slot.cell.tx.posting();
     }
 
     /// Notes that its work request was pushed.
     #[inline(always)]
     pub(super) fn pushed(self) {
-        self.cell.tx.pushed(1);
+        self.slot.cell.tx.pushed(1);
     }
 }

@@ -96,6 +96,7 @@ mod pump;
 pub(super) mod qp_handle;
 pub(super) mod receive;
 pub(super) mod snapshot;
+mod tx_slot;
 pub(super) mod tx_table;
 pub(super) mod tx_table_grow;
 

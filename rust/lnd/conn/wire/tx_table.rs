@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`, except between
-//!   [`TxTable::alloc`] and [`TxSlot::fill`] or [`TxSlot::post`], which run under one lock. A filled cell is put into
-//!   its queue by [`TxTable::queue`], under the same lock; a posted one is in no queue.
+//! - The cell of a slot is in use iff its transfer is `Some`, except between [`TxTable::alloc`] and
+//!   [`FreeTxSlot::fill`] or [`FreeTxSlot::post`], which run under one lock. A filled slot is put into its queue by
+//!   [`TxTable::queue`], under the same lock; a posted one is in no queue.
 //! - Only this file and [`super::free_tx_slot`] change a cell, so that every request of a step is executed.
 
 use kernel::prelude::*;
@@ -19,7 +19,8 @@ use super::{
         FinishedTx,
         TakenTx, //
     },
-    free_tx_slot::TxSlot,
+    free_tx_slot::FreeTxSlot,
+    tx_slot::TxSlot,
     tx_table_grow::TxTableGrow, //
 };
 use crate::{
@@ -35,7 +36,6 @@ use crate::{
             Lengths,
             NextTx,
             QueueKind,
-            TxCell,
             TxId,
             TxQueues, //
         },
@@ -55,8 +55,7 @@ use crate::{
 /// Transmits of a connection.
 pub(super) struct TxTable {
     queues: TxQueues,
-    cells: KVVec<TxCell>,
-    transfers: KVVec<Option<Transfer>>,
+    slots: KVVec<TxSlot>,
     /// Random; see [`TxId::cookie`].
     mask: u64,
 }
@@ -66,24 +65,23 @@ impl TxTable {
     pub(super) fn new() -> Self {
         Self {
             queues: TxQueues::EMPTY,
-            cells: KVVec::new(),
-            transfers: KVVec::new(),
+            slots: KVVec::new(),
             mask: random::u64(),
         }
     }
 
     /// Returns the number of places, used or not.
     pub(super) fn len(&self) -> usize {
-        self.cells.len()
+        self.slots.len()
     }
 
     /// Moves into a bigger table, unless another thread was faster. The content of `bigger` afterwards must be freed
     /// without the lock.
     pub(super) fn grow(&mut self, bigger: &mut TxTableGrow) {
-        let Some(first) = bigger.take_over(&mut self.cells, &mut self.transfers) else {
+        let Some(first) = bigger.take_over(&mut self.slots) else {
             return;
         };
-        self.queues.grow(&mut self.cells, first);
+        self.queues.grow(&mut self.slots, first);
     }
 
     /// Returns whether there is a free place.
@@ -94,32 +92,30 @@ impl TxTable {
 
     /// Takes a free place for `op`, to be filled or released at once. `None`: there is none.
     #[inline(always)]
-    pub(super) fn alloc(&mut self, op: Op) -> Option<TxSlot<'_>> {
-        let id = self.queues.alloc(&mut self.cells, op)?;
-        let at = usize::from(id.index);
-        Some(TxSlot::new(
+    pub(super) fn alloc(&mut self, op: Op) -> Option<FreeTxSlot<'_>> {
+        let id = self.queues.alloc(&mut self.slots, op)?;
+        Some(FreeTxSlot::new(
             (id.index, Cookie(id.cookie(self.mask))),
             self.queues.is_empty(),
-            self.cells.get_mut(at)?,
-            self.transfers.get_mut(at)?,
+            self.slots.get_mut(usize::from(id.index))?,
         ))
     }
 
     /// Queues a transmit that was just stored.
     #[inline]
     pub(super) fn queue(&mut self, index: u16) {
-        self.queues.push(&mut self.cells, index);
+        self.queues.push(&mut self.slots, index);
     }
 
     /// Releases a place that was taken, and not filled.
     pub(super) fn release(&mut self, index: u16) {
-        self.queues.release(&mut self.cells, index);
+        self.queues.release(&mut self.slots, index);
     }
 
     /// Returns the transmit that a cookie names, if the peer may name it.
     pub(super) fn find(&self, cookie: Cookie) -> Result<u16, Cause> {
         TxId::from_cookie(cookie.0, self.mask)
-            .and_then(|id| TxQueues::find(&self.cells, id))
+            .and_then(|id| TxQueues::find(&self.slots, id))
             .ok_or(Cause::Protocol)
     }
 
@@ -127,8 +123,8 @@ impl TxTable {
     #[inline]
     pub(super) fn awaiting(&self, op: Op, cookie: Cookie) -> Result<u16, Cause> {
         let index = self.find(cookie)?;
-        match self.cells.get(usize::from(index)) {
-            Some(cell) if cell.tx.awaits(op) => Ok(index),
+        match self.slots.get(usize::from(index)) {
+            Some(slot) if slot.cell.tx.awaits(op) => Ok(index),
             _ => Err(Cause::Protocol),
         }
     }
@@ -136,18 +132,18 @@ impl TxTable {
     /// Returns the payload of the transmit at `index`.
     #[inline]
     pub(super) fn transfer(&mut self, index: u16) -> Option<&mut Transfer> {
-        self.transfers.get_mut(usize::from(index))?.as_mut()
+        self.slots.get_mut(usize::from(index))?.transfer.as_mut()
     }
 
     /// Returns the operation of the transmit at `index`.
     pub(super) fn op(&self, index: u16) -> Option<Op> {
-        Some(self.cells.get(usize::from(index))?.tx.op())
+        Some(self.slots.get(usize::from(index))?.cell.tx.op())
     }
 
     /// Sets the cause with which the transmit at `index` fails, when it ends.
     pub(super) fn latch(&mut self, index: u16, cause: Cause) {
-        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
-            cell.tx.latch(cause);
+        if let Some(slot) = self.slots.get_mut(usize::from(index)) {
+            slot.cell.tx.latch(cause);
         }
     }
 
@@ -158,15 +154,13 @@ impl TxTable {
     /// The peer had no right to answer.
     #[inline(always)]
     pub(super) fn answered(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
-        let cell = self
-            .cells
-            .get_mut(usize::from(index))
-            .ok_or(Cause::Protocol)?;
+        let slot = self.slots.get_mut(usize::from(index));
+        let cell = &mut slot.ok_or(Cause::Protocol)?.cell;
         let then = cell.tx.answered(answer);
         if then == TxAction::Requeue {
             cell.slots = slots;
         }
-        match self.queues.follow(&mut self.cells, index, then) {
+        match self.queues.follow(&mut self.slots, index, then) {
             true => Err(Cause::Protocol),
             false => Ok(()),
         }
@@ -179,9 +173,10 @@ impl TxTable {
         index: u16,
         make: impl FnOnce(&mut Transfer) -> Answer,
     ) -> bool {
-        let at = usize::from(index);
-        let (Some(cell), Some(Some(transfer))) =
-            (self.cells.get_mut(at), self.transfers.get_mut(at))
+        let Some(TxSlot {
+            cell,
+            transfer: Some(transfer),
+        }) = self.slots.get_mut(usize::from(index))
         else {
             return false;
         };
@@ -225,13 +220,13 @@ impl TxTable {
         patient: bool,
     ) -> NextTx {
         self.queues
-            .next(&mut self.cells, credits, sq_free, keepalive, patient)
+            .next(&mut self.slots, credits, sq_free, keepalive, patient)
     }
 
     /// Notes that `wrs` WRITEs of the transmit at `index` were pushed, and it stays queued; see
     /// [`TxQueues::chunk_posted`].
     pub(super) fn chunk_posted(&mut self, index: u16, wrs: u16, all: bool) {
-        TxQueues::chunk_posted(&mut self.cells, index, wrs, all);
+        TxQueues::chunk_posted(&mut self.slots, index, wrs, all);
     }
 
     /// Sets the number of slots of the send queue for all messages except NOOPs. Before the first transmit is queued.
@@ -242,8 +237,8 @@ impl TxTable {
     /// Notes that `wrs` work requests of the transmit at `index` were pushed.
     #[inline]
     pub(super) fn pushed(&mut self, index: u16, wrs: u16) {
-        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
-            cell.tx.pushed(wrs);
+        if let Some(slot) = self.slots.get_mut(usize::from(index)) {
+            slot.cell.tx.pushed(wrs);
         }
     }
 
@@ -256,11 +251,11 @@ impl TxTable {
         wr: Wr,
         result: Result<(), Cause>,
     ) -> Option<&mut Stamps<Timestamp>> {
-        let cell = self.cells.get_mut(usize::from(index))?;
-        let then = cell.tx.completed(wr, result);
-        let last = result.is_ok() && !matches!(cell.tx.place(), TxState::Posted { .. });
+        let tx = &mut self.slots.get_mut(usize::from(index))?.cell.tx;
+        let then = tx.completed(wr, result);
+        let last = result.is_ok() && !matches!(tx.place(), TxState::Posted { .. });
         // A completion is never the peer's violation.
-        let _ = self.queues.follow(&mut self.cells, index, then);
+        let _ = self.queues.follow(&mut self.slots, index, then);
         match last {
             true => Some(self.transfer(index)?.clock()),
             false => None,
@@ -276,30 +271,29 @@ impl TxTable {
     /// Takes the oldest finished transmit, if there is one, perhaps into `finished`; its place is free again.
     #[inline]
     pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
-        let index = self.queues.take_done(&mut self.cells)?;
-        let at = usize::from(index);
-        let (cell, entry) = (self.cells.get(at)?, self.transfers.get_mut(at)?);
-        let msg = match (cell.tx.cause(), &mut *entry) {
+        let index = self.queues.take_done(&mut self.slots)?;
+        let TxSlot { cell, transfer } = self.slots.get_mut(usize::from(index))?;
+        let msg = match (cell.tx.cause(), &mut *transfer) {
             (None, Some(transfer)) => transfer.take_message(),
             _ => None,
         };
         let over = match msg {
             Some(msg) => {
-                Transfer::clear(entry);
+                Transfer::clear(transfer);
                 TakenTx::Well(msg)
             }
             None => {
-                FinishedTx::take(finished, &cell.tx, entry);
+                FinishedTx::take(finished, &cell.tx, transfer);
                 TakenTx::Other
             }
         };
-        self.queues.release(&mut self.cells, index);
+        self.queues.release(&mut self.slots, index);
         Some(over)
     }
 
     /// Returns whether any transmit is not finished.
     pub(super) fn has_pending(&self) -> bool {
-        TxQueues::has_pending(&self.cells)
+        TxQueues::has_pending(&self.slots)
     }
 
     /// Ends every transmit because the connection was closed for `cause`; if that is a deadline, each with a cause of
@@ -309,46 +303,42 @@ impl TxTable {
             cause,
             Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
         );
-        self.queues.cancel_all(&mut self.cells, cause, by_place);
+        self.queues.cancel_all(&mut self.slots, cause, by_place);
     }
 
     /// Releases, when the regions are gone, the objects that only a live key held.
     pub(super) fn keys_dead(&mut self) {
-        self.queues.keys_dead(&mut self.cells);
+        self.queues.keys_dead(&mut self.slots);
     }
 
     /// Returns the unfinished transmits, with their index.
     pub(super) fn pending(&self) -> impl Iterator<Item = (u16, &Tx, &Transfer)> {
-        let both = self.cells.iter().zip(self.transfers.iter());
         (0..=u16::MAX)
-            .zip(both)
-            .filter_map(|(index, (cell, transfer))| {
-                let over = matches!(cell.tx.place(), TxState::Free | TxState::Done);
-                let transfer = transfer.as_ref()?;
-                (!over).then_some((index, &cell.tx, transfer))
+            .zip(self.slots.iter())
+            .filter_map(|(index, slot)| {
+                let tx = &slot.cell.tx;
+                let over = matches!(tx.place(), TxState::Free | TxState::Done);
+                let transfer = slot.transfer.as_ref()?;
+                (!over).then_some((index, tx, transfer))
             })
     }
 
     /// Returns the payloads of all transmits, finished or not.
     pub(super) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
-        self.transfers.iter().flatten()
+        self.slots.iter().filter_map(|slot| slot.transfer.as_ref())
     }
 
     /// Returns the transmit at `index` with its payload and its name on the wire.
     pub(super) fn look(&self, index: u16) -> Option<(&Tx, &Transfer, Cookie)> {
-        let at = usize::from(index);
-        let transfer = self.transfers.get(at)?.as_ref()?;
-        let name = TxQueues::name(&self.cells, index)?;
-        Some((
-            &self.cells.get(at)?.tx,
-            transfer,
-            Cookie(name.cookie(self.mask)),
-        ))
+        let slot = self.slots.get(usize::from(index))?;
+        let transfer = slot.transfer.as_ref()?;
+        let name = TxQueues::name(&self.slots, index)?;
+        Some((&slot.cell.tx, transfer, Cookie(name.cookie(self.mask))))
     }
 
     /// Returns the transmits of a queue, the first in line first.
     pub(super) fn waiting(&self, line: QueueKind) -> impl Iterator<Item = u16> + '_ {
-        self.queues.waiting(&self.cells, line)
+        self.queues.waiting(&self.slots, line)
     }
 
     /// Returns the lengths of the queues.

@@ -4,13 +4,8 @@
 
 use kernel::prelude::*;
 
-use crate::{
-    lnd::conn::transfer::Transfer,
-    proto::{
-        params::QueueDepth,
-        tx_queues::TxCell, //
-    }, //
-};
+use super::tx_slot::TxSlot;
+use crate::proto::params::QueueDepth;
 
 /// Minimum of transmits that are created when the table is full; half of the current number if that is more, because
 /// the table moves each time.
@@ -24,8 +19,7 @@ pub(crate) struct TxTableGrow {
     /// Number of transmits before.
     have: usize,
     want: usize,
-    cells: KVVec<TxCell>,
-    transfers: KVVec<Option<Transfer>>,
+    slots: KVVec<TxSlot>,
 }
 
 impl TxTableGrow {
@@ -57,36 +51,26 @@ impl TxTableGrow {
         Ok(Self {
             have,
             want,
-            cells: KVVec::with_capacity(want, GFP_KERNEL)?,
-            transfers: KVVec::with_capacity(want, GFP_KERNEL)?,
+            slots: KVVec::with_capacity(want, GFP_KERNEL)?,
         })
     }
 
-    /// Moves all `cells` and `transfers` over, and adds free ones behind them: returns the number of the first of
-    /// those. `None`: their number has changed, because another thread was faster. The content afterwards must be freed
-    /// without the lock.
-    pub(super) fn take_over(
-        &mut self,
-        cells: &mut KVVec<TxCell>,
-        transfers: &mut KVVec<Option<Transfer>>,
-    ) -> Option<u16> {
+    /// Moves all `slots` over, and adds free ones behind them: returns the number of the first of those. `None`: their
+    /// number has changed, because another thread was faster. The content afterwards must be freed without the lock.
+    pub(super) fn take_over(&mut self, slots: &mut KVVec<TxSlot>) -> Option<u16> {
         let first = u16::try_from(self.have).ok()?;
-        if cells.len() != self.have {
+        if slots.len() != self.have {
             return None;
         }
         // There was room for all of this.
-        for cell in cells.iter() {
-            let _ = self.cells.push_within_capacity(*cell);
-        }
-        for entry in transfers.iter_mut() {
-            let _ = self.transfers.push_within_capacity(entry.take());
+        for slot in slots.iter_mut() {
+            let slot = core::mem::replace(slot, TxSlot::FREE);
+            let _ = self.slots.push_within_capacity(slot);
         }
         for _ in self.have..self.want {
-            let _ = self.cells.push_within_capacity(TxCell::FREE);
-            let _ = self.transfers.push_within_capacity(None);
+            let _ = self.slots.push_within_capacity(TxSlot::FREE);
         }
-        core::mem::swap(&mut self.cells, cells);
-        core::mem::swap(&mut self.transfers, transfers);
+        core::mem::swap(&mut self.slots, slots);
         Some(first)
     }
 }
