@@ -300,6 +300,23 @@ impl Tx {
         }
     }
 
+    /// Handles the success of one of its work requests in front of another one. Returns false if that was its only
+    /// uncompleted work request: [`Tx::completed`] handles that.
+    #[inline(always)]
+    #[must_use]
+    pub fn completed_in_front(&mut self) -> bool {
+        let (TxState::Posted { wrs, .. } | TxState::Queued { wrs }) = &mut self.place else {
+            return false;
+        };
+        match wrs.checked_sub(1) {
+            Some(left @ 1..) => {
+                *wrs = left;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Handles the completion of one of its work requests.
     pub fn completed(&mut self, wr: Wr, result: Result<(), Cause>) -> TxAction {
         match result {
@@ -478,6 +495,23 @@ mod tests {
         let mut tx = queued(op);
         post(&mut tx, n);
         tx
+    }
+
+    #[test]
+    fn a_work_request_in_front_never_settles_a_tx() {
+        let mut tx = posted(Op::GetDone, 3);
+        assert!(tx.completed_in_front());
+        assert!(tx.completed_in_front());
+        let before = tx.place();
+        assert!(!tx.completed_in_front());
+        assert_eq!(tx.place(), before);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
+        assert!(!tx.completed_in_front());
+        // WRITEs of a part: the tx is queued yet.
+        let mut tx = queued(Op::PutDone);
+        tx.pushed(2);
+        assert!(tx.completed_in_front());
+        assert_eq!(tx.place(), TxState::Queued { wrs: 1 });
     }
 
     /// Tests that [`Tx::awaits`] is true exactly for a tx that takes an answer.

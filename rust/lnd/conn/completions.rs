@@ -59,10 +59,12 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
         self.inner.wire.count(Count::Cqes);
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn sent(&mut self, ctx: u32, buf: Option<TxBuf>) {
-        self.heard = true;
-        self.inner.wire.sent(ctx, buf, self.now);
+        // The message behind it has a completion, too.
+        if !self.inner.wire.sent_in_front(ctx) {
+            self.sent_message(ctx, buf);
+        }
     }
 
     #[cold]
@@ -86,6 +88,14 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
     fn recv_failed(&mut self, wc: Wc) {
         self.inner.wire.count(Count::RecvCqes);
         self.conn.recv_failed(self.inner, wc);
+    }
+}
+
+impl Round<'_> {
+    #[inline(never)]
+    fn sent_message(&mut self, ctx: u32, buf: Option<TxBuf>) {
+        self.heard = true;
+        self.inner.wire.sent(ctx, buf, self.now);
     }
 }
 

@@ -67,6 +67,19 @@ impl<C: RxConn> Wire<C> {
         self.retire(context, buf, Ok(()), Some(now));
     }
 
+    /// Handles a work request in front of a message that has succeeded. Returns false if [`Wire::sent`] must handle it.
+    #[inline(always)]
+    pub(crate) fn sent_in_front(&mut self, context: u32) -> bool {
+        if post::load_of(context) != WrRole::InFront || ConnStats::wants_completions() {
+            return false;
+        }
+        let done = post::index_of(context).is_some_and(|index| self.txs.completed_in_front(index));
+        if done {
+            self.counts.one(Count::Retired);
+        }
+        done
+    }
+
     /// Handles a work request of the send queue that has failed. Returns the cause to close the connection with, before
     /// the next completion is handled.
     pub(crate) fn send_failed(&mut self, context: u32, status: WcStatus) -> Cause {

@@ -242,6 +242,15 @@ impl TxTable {
         }
     }
 
+    /// Handles the success of a work request in front of another one of the transmit at `index`. Returns false if that
+    /// was its only one: [`TxTable::completed`] handles that.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn completed_in_front(&mut self, index: u16) -> bool {
+        let slot = self.slots.get_mut(usize::from(index));
+        slot.is_some_and(|slot| slot.cell.tx.completed_in_front())
+    }
+
     /// Handles the completion of a work request of the transmit at `index`. Returns its times, if it was the last of
     /// the posted work requests, and succeeded.
     #[inline]
