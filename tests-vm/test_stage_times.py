@@ -12,7 +12,7 @@ def settled(*nodes):
 
 
 def test_stages_of_every_operation(nodes):
-    """Each message passes each of its stages once."""
+    """Each message passes each of its stages once, except that only messages that wait are `queued`."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -29,16 +29,18 @@ def test_stages_of_every_operation(nodes):
         return last[which].get((stage, op), {"n": 0})["n"] - old["n"]
 
     # 40 PUTs by RDMA, in each direction.
-    assert n(0, "queued", "PUT_REQ") == n(0, "queued", "PUT_DONE") == n(0, "answer", "PUT_REQ") == 40, last
-    assert n(1, "lnet", "PUT_REQ") == n(1, "queued", "PUT_ACK") == n(1, "answer", "PUT_ACK") == 40, last
+    assert n(0, "answer", "PUT_REQ") == 40, last
+    assert n(1, "lnet", "PUT_REQ") == n(1, "answer", "PUT_ACK") == 40, last
     assert n(0, "wire", "PUT_DONE") == n(1, "wire", "LOCAL_INV") == 40, last
     # GETs: LNet decides how many of them go by RDMA.
-    gets = n(0, "queued", "GET_REQ")
-    assert gets == n(0, "answer", "GET_REQ") == n(1, "lnet", "GET_REQ") == n(1, "wire", "GET_DONE") >= 40, last
+    gets = n(0, "answer", "GET_REQ")
+    assert gets == n(1, "lnet", "GET_REQ") == n(1, "wire", "GET_DONE") >= 40, last
     # PUTs of 200 bytes and the ACKs of all PUTs. Each received message was delivered to LNet.
-    assert n(0, "queued", "IMMEDIATE") >= 40 and n(1, "queued", "IMMEDIATE") >= 80, last
-    assert n(0, "queued", "IMMEDIATE") == n(0, "wire", "IMMEDIATE") == n(1, "lnet", "IMMEDIATE"), last
-    assert n(1, "queued", "IMMEDIATE") == n(1, "wire", "IMMEDIATE") == n(0, "lnet", "IMMEDIATE"), last
+    assert n(0, "wire", "IMMEDIATE") >= 40 and n(1, "wire", "IMMEDIATE") >= 80, last
+    assert n(0, "wire", "IMMEDIATE") == n(1, "lnet", "IMMEDIATE"), last
+    assert n(1, "wire", "IMMEDIATE") == n(0, "lnet", "IMMEDIATE"), last
+    for which in (0, 1):
+        assert n(which, "queued", "IMMEDIATE") <= n(which, "wire", "IMMEDIATE"), last
     # No answer may come before its request: a message without `wire` has a longer `answer`.
     for which in (0, 1):
         for op in ("PUT_REQ", "GET_REQ", "PUT_ACK"):

@@ -44,7 +44,7 @@ pub const ROWS: usize = ROW_NAMES.len();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// From being given to its connection to being posted; for a PUT_DONE from the PUT_ACK, for a LOCAL_INV from the
-    /// answer.
+    /// answer. Only messages that were not posted at once are counted.
     Queued,
     /// The part of that in which the connection had no credit. Only messages that waited for one are counted.
     Credit,

@@ -119,14 +119,22 @@ impl ConnStats {
     ) {
         let kind = TxKind::from(op);
         let queued = now.ns_since(stamps.posted(kind, now));
+        if queued > 0 {
+            self.waited((op, kind), queued, now);
+        }
+        if wanted(trace::Event::Post) {
+            self.trace_post(op, tx, nob, total, credits);
+        }
+    }
+
+    /// Records that a transmit was queued for `queued` nanoseconds.
+    #[inline(never)]
+    fn waited(&self, (op, kind): (Op, TxKind), queued: u64, now: Timestamp) {
         self.record_stage(Stage::Queued, kind, queued);
         if let Some((StallReason::Credit, since)) = self.stall {
             if matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve)) {
                 self.record_stage(Stage::Credit, kind, now.ns_since(since).min(queued));
             }
-        }
-        if wanted(trace::Event::Post) {
-            self.trace_post(op, tx, nob, total, credits);
         }
     }
 

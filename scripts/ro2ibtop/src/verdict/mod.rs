@@ -190,8 +190,13 @@ impl Data {
                 .any(|t| t.stage == stage && DATA.contains(&t.op.as_str()) && t.n() > 0)
         };
         let through = |times: &[Times]| any(times, "wire");
+        // Data follows the answer to a PUT_REQ, and LNet's answer to a GET_REQ.
+        let asked = ni.latency.iter().any(|t| {
+            let data_follows = [("answer", "PUT_REQ"), ("lnet", "GET_REQ")];
+            data_follows.contains(&(t.stage.as_str(), t.op.as_str())) && t.n() > 0
+        });
         // A node that only receives data, or requests none, has sent none.
-        if !any(&ni.latency, "queued") && !through(&ni.latency) {
+        if !asked && !any(&ni.latency, "queued") && !through(&ni.latency) {
             Self::Unknown
         } else if !through(&ni.latency) {
             Self::Never
