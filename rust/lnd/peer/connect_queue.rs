@@ -6,7 +6,7 @@
 //! An NI has a few attempts under way at a time. The other peers wait in the queue, and the time limit of their
 //! attempts begins with their turn.
 //!
-//! A call is a hint, and may be lost: a peer that waits checks again every second ([`super::HOLD_LOOK_MS`]), and then
+//! A call is a hint, and may be lost: a peer that waits checks again every second ([`super::RECHECK_MS`]), and then
 //! calls the next peer. The queue stores addresses, not peers, and holds no reference. A peer that is forgotten removes
 //! its entry.
 //!

@@ -11,7 +11,7 @@ use super::{
     Peer,
     PeerInner,
     Peers,
-    HOLD_LOOK_MS, //
+    RECHECK_MS, //
 };
 use crate::{
     policy::{
@@ -101,7 +101,7 @@ impl<C: Connection> PeerInner<C> {
             }
         }
         if self.policy.hold() {
-            peer.retry_in(self, HOLD_LOOK_MS);
+            peer.retry_in(self, RECHECK_MS);
         }
         false
     }

@@ -7,20 +7,15 @@ use kernel::sync::Arc;
 
 use super::{
     Connection,
-    Peer,
-    PeerInner, //
+    Peer, //
 };
 use crate::{
     policy::link_state::{
         SendPolicy,
         RECALL_MS, //
     },
-    proto::cause::Cause,
-    rdma::random, //
+    proto::cause::Cause, //
 };
-
-/// Time in milliseconds over which reconnects of peers without a waiting message are spread when the link comes up.
-const RECALL_SPREAD_MS: u32 = 200;
 
 impl<C: Connection> Peer<C> {
     /// Keeps a retry waiting for the link to come up, for a limited time.
@@ -51,7 +46,7 @@ impl<C: Connection> Peer<C> {
             // The pause after an attempt may have ended meanwhile, and the retry with it.
             let again = inner.policy.hold() || inner.policy.is_due();
             if again {
-                self.look_later(inner);
+                self.check_later(inner);
             }
             again
         });
@@ -93,14 +88,6 @@ impl<C: Connection> Peer<C> {
         self.for_each_conn(|conn| conn.fit_mtu(mtu));
     }
 
-    /// Fails the waiting messages, because LNet has another path for them.
-    pub(crate) fn refuse_waiting(&self) {
-        let waiting = self.with(|inner| inner.pending.take());
-        let cause = self.ni.way(|way| way.why());
-        self.ni.close_stats.messages(cause, waiting.len());
-        waiting.fail(cause);
-    }
-
     /// Reconnects because the link came up: at once if messages wait; otherwise soon, but not at the same moment as all
     /// other peers. If several connections survived, probes each of them: the peer may have closed some meanwhile
     /// without being able to say so, and messages sent on these would be lost.
@@ -123,10 +110,5 @@ impl<C: Connection> Peer<C> {
     /// Closes the connections on the old device, because the NI moved to another one. Waiting messages keep waiting.
     pub(crate) fn moved(self: &Arc<Self>) {
         self.for_each_conn(|conn| conn.moved());
-    }
-
-    /// Schedules a due retry soon, but not at the same moment as those of all other peers.
-    pub(super) fn recall_soon(self: &Arc<Self>, inner: &mut PeerInner<C>) {
-        self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
     }
 }

@@ -63,21 +63,25 @@ use crate::{
 };
 
 mod accept;
+mod conn_events;
 pub(super) mod conn_list;
 mod connect;
 mod connect_queue;
 mod connect_slot;
+mod forget;
 mod link_change;
 mod pending_timeout;
+mod pending_timer;
+mod retry_timer;
 pub(super) mod send;
 mod snapshot;
 
 /// Ids of the delayed works: the retry, and the timeout of waiting messages.
 const RETRY: u64 = 1;
-const PATIENCE: u64 = 2;
+const PENDING: u64 = 2;
 
 /// Milliseconds between two checks of messages that wait for the link to come up.
-const HOLD_LOOK_MS: u32 = 1000;
+const RECHECK_MS: u32 = 1000;
 
 /// Reason why [`Connection::send`] did not take a request.
 pub(crate) enum NotSent {
@@ -262,12 +266,12 @@ pub(crate) struct Peer<C: Connection> {
     #[pin]
     retry: DelayedWork<Peer<C>, RETRY>,
     #[pin]
-    patience: DelayedWork<Peer<C>, PATIENCE>,
+    pending_timer: DelayedWork<Peer<C>, PENDING>,
 }
 
 kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
-    impl{C: Connection} HasDelayedWork<Self, PATIENCE> for Peer<C> { self.patience }
+    impl{C: Connection} HasDelayedWork<Self, PENDING> for Peer<C> { self.pending_timer }
 }
 
 impl<C: Connection> HasNid for Peer<C> {
@@ -307,7 +311,7 @@ impl<C: Connection> Peer<C> {
                 nid,
                 inner <- kernel::new_spinlock!(inner, "Peer::inner"),
                 retry <- kernel::new_delayed_work!("Peer::retry"),
-                patience <- kernel::new_delayed_work!("Peer::patience"),
+                pending_timer <- kernel::new_delayed_work!("Peer::pending_timer"),
             }),
             GFP_KERNEL,
         )
@@ -348,22 +352,6 @@ impl<C: Connection> Peer<C> {
     pub(super) fn connecting_ms(&self, inner: &PeerInner<C>) -> Option<u64> {
         let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
         inner.policy.connecting().then_some(since)
-    }
-
-    /// Closes every connection and every attempt, and fails the waiting messages.
-    pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
-        let waiting = self.with(|inner| {
-            inner.policy.no_more();
-            inner.pending.take()
-        });
-        self.ni.close_stats.messages(cause, waiting.len());
-        waiting.fail(cause);
-        self.for_each_conn(|conn| conn.fail(cause));
-        self.with(|inner| {
-            let _ = inner.policy.cancel_retry();
-            self.retry_no_more();
-        });
-        self.forget_if_idle(Some(cause));
     }
 
     /// Probes the peer on all connections, because one connection closed after the peer was silent. Dead connections

@@ -149,15 +149,6 @@ impl<C: Connection> Peer<C> {
         Ok(())
     }
 
-    /// Cancels the retry and forgets an idle peer, because LNet deletes the NI: messages do not wait for another
-    /// attempt.
-    pub(super) fn drop_pending(self: &Arc<Self>) {
-        self.with(|inner| {
-            let _ = inner.policy.cancel_retry();
-        });
-        self.forget_if_idle(Some(Cause::Shutdown));
-    }
-
     /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits. Only
     /// one caller does this at a time, and meanwhile no new message overtakes them.
     pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {

@@ -21,11 +21,6 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn conns(&self) -> KVec<Arc<C>> {
         self.with(|inner| inner.conns.snapshot())
     }
-
-    /// Records for debugfs that the next attempt is due in `ms` milliseconds.
-    pub(super) fn note_retry(&self, inner: &mut PeerInner<C>, ms: u32) {
-        inner.retry_ms = self.ni.now_ms().saturating_add(u64::from(ms));
-    }
 }
 
 impl<C: Connection> PeerInner<C> {
