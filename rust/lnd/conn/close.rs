@@ -54,7 +54,7 @@ impl Conn {
             self.with(|inner| inner.dreq_wait.owe_answer());
         }
         if let Some(id) = id {
-            let way = self.way(&id);
+            let way = self.reachability(&id);
             if made && way != Reachability::NoAddress {
                 // No id waits before the connection is released.
                 let _ = self.with(|inner| inner.dreq_wait.begin(way == Reachability::Reachable));

@@ -16,7 +16,6 @@ use kernel::{
 
 use super::{
     Conn,
-    Inner,
     BLOCKING,
     CONTROL,
     QUEUE_PAIR, //
@@ -113,22 +112,6 @@ impl Conn {
         }
     }
 
-    /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
-    pub(super) fn call_next(self: &Arc<Self>, inner: &Inner) {
-        match inner.state.next_worker() {
-            Some(Worker::Control) => self.kick_control(),
-            Some(Worker::Blocking) => self.kick_blocking(),
-            Some(Worker::QueuePair) => self.kick_queue_pair(),
-            None => {}
-        }
-    }
-
-    /// Queues the worker for calls into the device.
-    pub(super) fn kick_queue_pair(self: &Arc<Self>) {
-        let queue = self.queues.queue_pairs();
-        let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
-    }
-
     /// Gives a memory region back to the device that was idle for long, if the timer requested it. Runs in the worker
     /// that destroys the queue pair, so the queue pair stays.
     fn give_back_region(&self) {
@@ -139,17 +122,5 @@ impl Conn {
         if let (true, Some(qp)) = (due, qp) {
             qp.drop_unused_mr();
         }
-    }
-
-    /// Queues the worker for short steps.
-    pub(super) fn kick_control(self: &Arc<Self>) {
-        let queue = self.queues.steps();
-        let _ = queue.enqueue::<Self, CONTROL>(self.clone());
-    }
-
-    /// Queues the worker for steps that wait for LNet or for the CM.
-    pub(super) fn kick_blocking(self: &Arc<Self>) {
-        let queue = self.queues.blocking();
-        let _ = queue.enqueue::<Self, BLOCKING>(self.clone());
     }
 }

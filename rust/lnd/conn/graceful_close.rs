@@ -29,6 +29,10 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        conn_req_check::{
+            NiView,
+            Refusal, //
+        },
         conn_state::{
             ConnEvent,
             State, //
@@ -81,21 +85,6 @@ impl Conn {
         true
     }
 
-    /// Returns whether a message can reach the peer. While the next device of the NI's address is unknown, a software
-    /// device must not send: the GID may go before the message does.
-    pub(super) fn way(&self, id: &CmId<Self>) -> Reachability {
-        self.way_now(id.reachability())
-    }
-
-    /// Returns the same for a `way` that the CM has just returned.
-    fn way_now(&self, way: Reachability) -> Reachability {
-        let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
-        if way == Reachability::Reachable && self.ni.is_unsettled() && software() {
-            return Reachability::NoRoute;
-        }
-        way
-    }
-
     /// Drops the id if the connection was released before the id was stored: the peer lists a passive connection before
     /// the id is taken, so an administrator can close it in between. The id and the connection hold each other, and no
     /// other code would break the cycle.
@@ -114,7 +103,7 @@ impl Conn {
         let way = self
             .cm
             .id()
-            .map_or(Reachability::Reachable, |id| self.way(&id));
+            .map_or(Reachability::Reachable, |id| self.reachability(&id));
         if way == Reachability::NoAddress {
             // The peer can never be told, and the CM must not resend earlier messages.
             return false;
@@ -157,6 +146,23 @@ impl Conn {
         self.cm.drop_id();
     }
 
+    /// Rejects, for `cause`, a request that was taken and will not be accepted (passive side).
+    pub(super) fn reject(&self, id: &CmId<Self>, cause: Cause) {
+        if !self.active {
+            let refusal = Refusal::of_taken(cause).reject(Some(&self.ni_view()));
+            let _ = id.reject(&refusal.encode());
+        }
+    }
+
+    fn ni_view(&self) -> NiView {
+        NiView {
+            nid: self.ni.nid,
+            stamp: self.ni.stamp,
+            peer_credits: self.ni.depth(),
+            active: true,
+        }
+    }
+
     /// Frees an id that has waited for the peer's answer.
     pub(super) fn leave(self: &Arc<Self>) {
         self.cancel_timer();
@@ -168,7 +174,7 @@ impl Conn {
     /// no connection to disconnect. So the driver sends a DREQ, and the id waits for the answer. In a handler of the
     /// CM, which the release of the connection waits for.
     pub(super) fn established_after_close(self: &Arc<Self>, id: &CmLocked<'_>) {
-        let way = self.way_now(id.reachability());
+        let way = self.reachability_now(id.reachability());
         if way == Reachability::NoAddress {
             return;
         }
@@ -221,7 +227,7 @@ impl Lingering for Conn {
 
     fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.cm.id() else { return };
-        let way = self.way(&id);
+        let way = self.reachability(&id);
         if way == Reachability::NoAddress {
             return self.farewell_over();
         }

@@ -32,6 +32,8 @@
 //! | [`no_memory`], [`memory_retry`] | wait for memory, and retry | as `recv`; a work item |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
+//! | [`queue_work`], [`timer_arm`], [`upcall_queue`] | queue the work items | any |
+//! | [`reachability`] | whether the peer can be reached, over the device of the connection | process context |
 //! | [`cm`] | events of the CM | its work queue |
 //! | [`transfer`], [`transfer_done`] | payload of a transmit, and its completion | owned by a transmit |
 //! | [`rdma_sink`], [`rdma_target`] | memory that the peer writes to; target of WRITEs | owned by a transfer |
@@ -103,7 +105,6 @@ use crate::{
             Atomic,
             Relaxed, //
         },
-        cm::CmId,
         sync::{
             new_spinlock_bh,
             SpinLockBh,
@@ -133,8 +134,10 @@ mod memory_retry;
 mod no_memory;
 mod peer_iface;
 mod qp_events;
+mod queue_work;
 mod rdma_sink;
 mod rdma_target;
+mod reachability;
 pub(crate) mod recv;
 mod repost;
 mod resend;
@@ -146,9 +149,11 @@ pub(crate) mod snapshot;
 mod state;
 mod submit;
 mod timer;
+mod timer_arm;
 mod transfer;
 mod transfer_done;
 mod upcall;
+mod upcall_queue;
 mod upcall_state;
 mod wire;
 
@@ -314,15 +319,6 @@ impl Conn {
     /// Returns the path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
     pub(crate) fn path_mtu(&self) -> u32 {
         self.cm.path_mtu()
-    }
-
-    /// Begins the accept of a valid request, which came with this id, from a queue pair with that number. The worker
-    /// accepts. Process context, in the handler of the listener.
-    pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
-        self.cm.learn_qpn(qpn);
-        self.cm.set_id(id);
-        self.event(ConnEvent::Requested);
-        self.release_orphan_id();
     }
 
     /// Runs `f` under the connection lock.

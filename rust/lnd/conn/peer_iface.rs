@@ -33,10 +33,7 @@ use crate::{
         cause::Cause,
         conn_state::ConnEvent, //
     },
-    rdma::{
-        atomic::Relaxed,
-        cm::Reachability, //
-    }, //
+    rdma::atomic::Relaxed, //
 };
 
 impl Connection for Conn {
@@ -166,23 +163,5 @@ impl ConnListEntry for Conn {
 
     fn set_index(&self, index: u32) {
         self.index.store(index, Relaxed);
-    }
-}
-
-impl Conn {
-    /// Returns whether the NI has another device by now, or the address has left the device of the connection.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        if let (Ok(old), Ok(new)) = (self.hca(), self.ni.hca()) {
-            if !Arc::ptr_eq(&old, &new) {
-                return true;
-            }
-        }
-        // Last, because it waits for the handlers of the id. On iWARP a connect may hold the id for minutes, and there
-        // is no GID to check.
-        if self.over_tcp {
-            return false;
-        }
-        let id = self.cm.id();
-        id.is_some_and(|id| id.reachability() == Reachability::NoAddress)
     }
 }

@@ -41,10 +41,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_req_check::{
-            NiView,
-            Refusal, //
-        },
+        conn_state::ConnEvent,
         encode::{
             encode,
             BodyOut, //
@@ -130,6 +127,15 @@ fn fill(
 }
 
 impl Conn {
+    /// Begins the accept of a valid request, which came with this id, from a queue pair with that number. The worker
+    /// accepts. Process context, in the handler of the listener.
+    pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
+        self.cm.learn_qpn(qpn);
+        self.cm.set_id(id);
+        self.event(ConnEvent::Requested);
+        self.release_orphan_id();
+    }
+
     /// Creates the id and resolves the address (active side); or resolves the address again.
     pub(super) fn resolve(self: &Arc<Self>) {
         let ms = self.with(|inner| inner.state.resolve_ms());
@@ -214,7 +220,7 @@ impl Conn {
                 self.end(Cause::PathMtu);
                 return Ok(());
             }
-            match self.way(&id) {
+            match self.reachability(&id) {
                 Reachability::Reachable => {}
                 // A peer that has just sent a request can be answered.
                 Reachability::NoRoute if !self.active && !self.ni.is_unsettled() => {}
@@ -258,23 +264,6 @@ impl Conn {
             }
             why.log_reason(self.nid());
             self.end(Cause::NoResources);
-        }
-    }
-
-    /// Rejects, for `cause`, a request that was taken and will not be accepted (passive side).
-    pub(super) fn reject(&self, id: &CmId<Self>, cause: Cause) {
-        if !self.active {
-            let refusal = Refusal::of_taken(cause).reject(Some(&self.ni_view()));
-            let _ = id.reject(&refusal.encode());
-        }
-    }
-
-    fn ni_view(&self) -> NiView {
-        NiView {
-            nid: self.ni.nid,
-            stamp: self.ni.stamp,
-            peer_credits: self.ni.depth(),
-            active: true,
         }
     }
 

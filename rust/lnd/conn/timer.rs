@@ -13,7 +13,6 @@ use kernel::{
 
 use super::{
     Conn,
-    Inner,
     CLOSING_MS,
     TIMER, //
 };
@@ -24,10 +23,7 @@ use crate::{
         ConnEvent,
         State, //
     },
-    rdma::work::{
-        self,
-        NofsScope, //
-    }, //
+    rdma::work::NofsScope, //
 };
 
 impl WorkItem<TIMER> for Conn {
@@ -121,46 +117,11 @@ impl Conn {
         self.over_tcp && self.near
     }
 
-    /// Arms the timer for `ms` milliseconds, if it is not armed.
-    pub(super) fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = work::queue_delayed::<Self, TIMER>(self.clone(), ms);
-    }
-
-    /// Arms the timer for `ms` milliseconds, whether it is armed or not.
-    pub(super) fn rearm_timer(self: &Arc<Self>, ms: u32) {
-        work::mod_delayed::<Self, TIMER>(self.clone(), ms);
-    }
-
-    /// Arms the timer to check an established connection in `ms` milliseconds, unless a graceful close is under way:
-    /// then the timer checks that, and sooner ([`Conn::look_whether_finished`]). Not later than the check of an idle
-    /// connection: this call may postpone that check, and deadlines with it.
-    pub(super) fn schedule_check(self: &Arc<Self>, inner: &Inner, ms: u32) {
-        if !inner.dreq_wait.is_finishing() {
-            self.rearm_timer(ms.min(self.timer_ms()));
-        }
-    }
-
-    /// Cancels the timer; it may be running.
-    pub(super) fn cancel_timer(self: &Arc<Self>) {
-        let _ = work::cancel::<Self, TIMER>(self);
-    }
-
     /// Runs the timer immediately: the time until a probe, or the time limit of a transmit, was changed.
     pub(crate) fn check_now(self: &Arc<Self>) {
         let inner = self.lock();
         if inner.state.is_up() {
             self.rearm_timer(0);
         }
-    }
-
-    /// Returns the milliseconds between two checks of an idle connection: a deadline is noticed within 1.25 times its
-    /// value, or a second late if that is more.
-    pub(super) fn timer_ms(&self) -> u32 {
-        let lnet = &self.ni.lnet;
-        let quarter = lnet.timeout().saturating_mul(250);
-        let keepalive = lnet
-            .keepalive()
-            .map_or(u32::MAX, |s| s.saturating_mul(1000));
-        quarter.min(keepalive).max(1000)
     }
 }

@@ -27,6 +27,10 @@ use super::{
     recv::discard,
     resend,
     rx::Rx,
+    upcall_queue::{
+        has_job,
+        has_request, //
+    },
     wire::finished_tx::{
         FinishedTx,
         TakenTx, //
@@ -139,43 +143,6 @@ impl WorkItem<UPPER> for Conn {
         this.upcall.stays();
         this.queue_upper(false);
     }
-}
-
-impl Conn {
-    /// Queues the worker that calls LNet, if there is work for it. `now` decides whether it runs before ordinary tasks:
-    /// it is the time of the completion that caused the work.
-    #[inline]
-    pub(super) fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        if has_job(inner) && self.upcall.add_work() {
-            self.queue_upper(self.upcall.has_priority(now));
-        }
-    }
-
-    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has noted in `upcall` that it
-    /// does: it is in one of the queues at a time.
-    fn queue_upper(self: &Arc<Self>, priority: bool) {
-        let upper = match priority {
-            true => &self.ni.workers.upper,
-            false => &self.ni.workers.upper_busy,
-        };
-        let _ = if self.near {
-            upper.enqueue::<Self, UPPER>(self.clone())
-        } else {
-            upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone())
-        };
-    }
-}
-
-/// Returns whether a request waits for LNet, and LNet may have it.
-#[inline]
-fn has_request(inner: &Inner) -> bool {
-    !inner.rx_queue.is_empty() && !inner.state.is_unpublished()
-}
-
-/// Returns whether [`next_job`] would find a job.
-#[inline]
-fn has_job(inner: &Inner) -> bool {
-    inner.wire.has_done() || has_request(inner)
 }
 
 /// Returns the next job; stores a finished transmit in `finished`.

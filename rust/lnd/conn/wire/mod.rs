@@ -90,11 +90,13 @@ use crate::{
 pub(super) mod buf_pool;
 pub(super) mod fast_path;
 pub(super) mod finished_tx;
+mod flush;
 mod free_tx_slot;
 mod post;
 mod pump;
 pub(super) mod qp_handle;
 pub(super) mod receive;
+mod sent;
 pub(super) mod snapshot;
 mod tx_slot;
 pub(super) mod tx_table;

@@ -58,7 +58,7 @@ use crate::{
 pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
         WcStatus::LocLen | WcStatus::LocQpOp | WcStatus::LocAccess => Err(Cause::RemoteFault),
-        other => super::pump::outcome(other),
+        other => super::sent::outcome(other),
     }
 }
 
