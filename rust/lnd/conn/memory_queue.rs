@@ -7,7 +7,7 @@
 use kernel::prelude::*;
 
 use super::{
-    fifo::Fifo,
+    prealloc_fifo::Fifo,
     rx::Rx, //
 };
 use crate::{

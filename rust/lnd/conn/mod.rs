@@ -37,8 +37,8 @@
 //! | [`cm`] | events of the CM | its work queue |
 //! | [`transfer`], [`transfer_done`] | payload of a transmit, and its completion | owned by a transmit |
 //! | [`rdma_sink`], [`rdma_target`] | memory that the peer writes to; target of WRITEs | owned by a transfer |
-//! | [`rx`], [`fifo`], [`close_reason`] | received message; queue without allocations; reason for the close | any |
-//! | [`peer_iface`] | functions that the peer object calls | process context |
+//! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
+//! | [`called_by_peer`] | functions that the peer object calls | process context |
 //! | [`snapshot`] | state for debugfs | process context |
 //!
 //! # Invariants
@@ -117,6 +117,7 @@ use crate::{
     }, //
 };
 
+mod called_by_peer;
 mod close;
 mod close_reason;
 mod cm;
@@ -125,14 +126,13 @@ mod completions;
 mod control_work;
 mod doorbell;
 mod dreq_wait;
-mod fifo;
 mod graceful_close;
 mod liveness;
 mod mapping;
 mod memory_queue;
 mod memory_retry;
 mod no_memory;
-mod peer_iface;
+mod prealloc_fifo;
 mod qp_events;
 mod queue_work;
 mod rdma_sink;

@@ -14,7 +14,7 @@
 use kernel::prelude::*;
 
 use super::{
-    fifo::Fifo,
+    prealloc_fifo::Fifo,
     rx::{
         Received,
         Rx, //
