@@ -9,11 +9,11 @@ use kernel::prelude::*;
 
 use crate::{
     policy::{
-        addr_bucket,
         retained_rx::{
             are_too_many,
             PARTS, //
-        }, //
+        },
+        salted_hash, //
     },
     proto::nid::Nid,
     rdma::{
@@ -54,7 +54,7 @@ impl RetainedCounts {
 
     fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
         self.counts
-            .get(addr_bucket::index(nid.addr(), self.salt, self.counts.len()))
+            .get(salted_hash::index(nid.addr(), self.salt, self.counts.len()))
     }
 }
 

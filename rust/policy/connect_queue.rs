@@ -25,7 +25,7 @@ use core::ops::{
     DerefMut, //
 };
 
-use super::addr_bucket;
+use super::salted_hash;
 
 /// Attempts in flight at a time on an NI. A peer with several connections may exceed it. Small enough that no attempt
 /// spends its time limit waiting for the others: with 64 some did, on two emulated CPUs.
@@ -74,13 +74,13 @@ impl UnresponsivePeers {
 
     /// Returns whether the peer with this address did not answer.
     pub fn has(self, places: &[UnresponsiveBucket], addr: u32) -> bool {
-        let at = addr_bucket::index(addr, self.salt, places.len());
+        let at = salted_hash::index(addr, self.salt, places.len());
         places.get(at).is_some_and(|place| place.contains(&addr))
     }
 
     /// Records whether the peer answered.
     pub fn note(self, places: &mut [UnresponsiveBucket], addr: u32, answered: bool) {
-        let at = addr_bucket::index(addr, self.salt, places.len());
+        let at = salted_hash::index(addr, self.salt, places.len());
         let Some(place) = places.get_mut(at) else {
             return;
         };

@@ -8,7 +8,7 @@
 //!
 //! Any context; no state.
 
-use super::addr_bucket;
+use super::salted_hash;
 
 /// The first port that is not privileged (`PROT_SOCK` of the kernel).
 pub const UNPRIVILEGED: u16 = 1024;
@@ -21,7 +21,7 @@ const SPREAD: u16 = 512;
 /// The port depends on these two only: a connection that is made again takes the path of the one that it replaces.
 /// Connections with different indexes below 512 to one peer have different ports.
 pub fn first(addr: u32, index: u32) -> u16 {
-    let base = addr_bucket::index(addr, 0, SPREAD.into());
+    let base = salted_hash::index(addr, 0, SPREAD.into());
     let base = u16::try_from(base).unwrap_or(0);
     let index = index.checked_rem(SPREAD.into()).unwrap_or(0);
     let index = u16::try_from(index).unwrap_or(0);

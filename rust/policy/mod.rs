@@ -23,7 +23,6 @@
 // The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod addr_bucket;
 pub mod addr_table;
 pub mod close_log;
 pub mod cm_id_linger;
@@ -45,5 +44,6 @@ pub mod refused_posts_limit;
 pub mod request_rate;
 pub mod resend;
 pub mod retained_rx;
+pub mod salted_hash;
 pub mod text_params;
 pub mod upcall_sched;

@@ -5,7 +5,7 @@
 //!
 //! No address uses up more than a [`SourceBucket`], so that something is left for other addresses. The buckets are
 //! memory of the caller, always the same number, for any number of requests. A peer cannot foresee which addresses
-//! share one ([`super::addr_bucket`]), so an attacker cannot choose addresses that share a victim's bucket. When
+//! share one ([`super::salted_hash`]), so an attacker cannot choose addresses that share a victim's bucket. When
 //! some dozen addresses have used up the total, each bucket still gets one request now and then: in all the same number
 //! again as the rate restores.
 //!
@@ -15,7 +15,7 @@
 //!
 //! Context: any; the caller holds the lock of the rate limit.
 
-use super::addr_bucket;
+use super::salted_hash;
 use crate::proto::reject_cause::RejectCause;
 
 /// Size of the budget, and how fast it is restored.
@@ -167,7 +167,7 @@ impl RateLimit {
         let rates = self.rates;
         let ms = rates.ms.saturating_mul(units);
         let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
-        let place = addr_bucket::index(addr.unwrap_or(0), self.salt, parts.len());
+        let place = salted_hash::index(addr.unwrap_or(0), self.salt, parts.len());
         let part = parts.get_mut(place).ok_or(RateExceeded::All)?;
         self.used.refill(now_ms);
         part.used.refill(now_ms);

@@ -4,7 +4,7 @@
 //!
 //! The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
 //! that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
-//! addresses share a count ([`super::addr_bucket`]): an address is excluded only if both of its counts are too
+//! addresses share a count ([`super::salted_hash`]): an address is excluded only if both of its counts are too
 //! large.
 //!
 //! Context: any.

@@ -21,7 +21,7 @@ pub fn index(addr: u32, salt: u64, places: usize) -> usize {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_addr_hash_index))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_salted_hash))]
 mod tests {
     use super::*;
 
