@@ -3,7 +3,7 @@
 //! Peers of an NI by address: shards with a lock each, so that senders to different peers rarely contend.
 //!
 //! All peers of an NI are on its network, so the IPv4 address identifies a peer. A look-up costs the same for a few
-//! peers and for many, even if a hostile host chose the addresses ([`crate::policy::addr_table`]).
+//! peers and for many, even if a hostile host chose the addresses ([`crate::policy::peer_hash_table`]).
 //!
 //! Context: process. No memory is allocated under a lock: the caller allocates the new arrays of a shard before.
 //! Senders that the file system waits for call this code. Therefore the memory is always allocated in a [`NofsScope`].
@@ -23,7 +23,7 @@ use kernel::{
 };
 
 use crate::{
-    policy::addr_table::{
+    policy::peer_hash_table::{
         self,
         AddrHash,
         HashKey,
@@ -83,23 +83,23 @@ impl<P: HasNid> Shard<P> {
     fn with_slots(n: usize) -> Result<Self> {
         Ok(Self {
             slots: KVec::from_elem(TableSlot::EMPTY, n, GFP_KERNEL)?,
-            places: KVec::with_capacity(addr_table::room(n), GFP_KERNEL)?,
+            places: KVec::with_capacity(peer_hash_table::room(n), GFP_KERNEL)?,
             ..Self::EMPTY
         })
     }
 
     /// Returns the number of slots needed to add one more peer; `None`: there are enough.
     fn slots_to_add(&self) -> Option<usize> {
-        addr_table::slots_to_add(self.slots.len(), self.peers)
+        peer_hash_table::slots_to_add(self.slots.len(), self.peers)
     }
 
     /// Returns a smaller sufficient number of slots; `None`: the shard is not much too large.
     fn spares(&self) -> Option<usize> {
-        addr_table::spares(self.slots.len(), self.peers)
+        peer_hash_table::spares(self.slots.len(), self.peers)
     }
 
     fn get(&self, mark: AddrHash) -> Option<&Arc<P>> {
-        let at = addr_table::find(&self.slots, mark)?;
+        let at = peer_hash_table::find(&self.slots, mark)?;
         match self.places.get(usize::try_from(at).ok()?)? {
             TableEntry::Peer(peer) => Some(peer),
             TableEntry::Free(_) => None,
@@ -125,7 +125,7 @@ impl<P: HasNid> Shard<P> {
         } else {
             self.free
         };
-        if self.slots_to_add().is_some() || !addr_table::add(&mut self.slots, mark, at) {
+        if self.slots_to_add().is_some() || !peer_hash_table::add(&mut self.slots, mark, at) {
             return false;
         }
         let place = TableEntry::Peer(peer.clone());
@@ -150,7 +150,7 @@ impl<P: HasNid> Shard<P> {
         if !Arc::ptr_eq(self.get(mark)?, peer) {
             return None;
         }
-        let at = addr_table::remove(&mut self.slots, key, mark)?;
+        let at = peer_hash_table::remove(&mut self.slots, key, mark)?;
         let place = self.places.get_mut(usize::try_from(at).ok()?)?;
         let was = core::mem::replace(place, TableEntry::Free(self.free));
         self.free = at;

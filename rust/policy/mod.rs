@@ -23,7 +23,6 @@
 // The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod addr_table;
 pub mod close_log;
 pub mod cm_id_linger;
 pub mod connect_queue;
@@ -37,6 +36,7 @@ pub mod liveness;
 pub mod mr_quota;
 pub mod ni_deletion_detect;
 pub mod nid_range;
+pub mod peer_hash_table;
 pub mod pending_timeout;
 pub mod queue_sizes;
 pub mod reconnect;

@@ -193,7 +193,7 @@ pub fn remove(slots: &mut [TableSlot], key: HashKey, mark: AddrHash) -> Option<u
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_addr_table))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_peer_hash_table))]
 mod tests {
     use super::*;
 

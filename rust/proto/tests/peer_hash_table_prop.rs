@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use ro2iblnd_proto::policy::addr_table::{
+use ro2iblnd_proto::policy::peer_hash_table::{
     self,
     AddrHash,
     HashKey,
@@ -28,13 +28,13 @@ proptest! {
             // Half full: longer rows than the driver has.
             if adds && map.len() < 20 {
                 let at = at as u32;
-                prop_assert_eq!(addr_table::add(&mut slots, key.mark(addr), at), !map.contains_key(&addr));
+                prop_assert_eq!(peer_hash_table::add(&mut slots, key.mark(addr), at), !map.contains_key(&addr));
                 map.entry(addr).or_insert(at);
             } else {
-                prop_assert_eq!(addr_table::remove(&mut slots, key, key.mark(addr)), map.remove(&addr));
+                prop_assert_eq!(peer_hash_table::remove(&mut slots, key, key.mark(addr)), map.remove(&addr));
             }
             for (addr, at) in &map {
-                prop_assert_eq!(addr_table::find(&slots, key.mark(*addr)), Some(*at));
+                prop_assert_eq!(peer_hash_table::find(&slots, key.mark(*addr)), Some(*at));
             }
         }
     }
@@ -54,9 +54,9 @@ fn keys() -> impl Iterator<Item = HashKey> {
 
 /// Slots that are looked at until a peer is found.
 fn distance(slots: &[TableSlot], mark: AddrHash) -> usize {
-    let (at, slot) = addr_table::probe(slots, mark).unwrap();
+    let (at, slot) = peer_hash_table::probe(slots, mark).unwrap();
     assert_ne!(slot, TableSlot::EMPTY);
-    (at + slots.len() - addr_table::home_slot(slots, mark)) % slots.len() + 1
+    (at + slots.len() - peer_hash_table::home_slot(slots, mark)) % slots.len() + 1
 }
 
 /// Slots that are looked at until a peer is found, on average over all and at most, in the tables that the driver has.
@@ -65,13 +65,13 @@ fn looks(key: HashKey, addrs: impl Iterator<Item = u32>) -> (f64, usize) {
     for addr in addrs {
         let mark = key.mark(addr);
         let (slots, all): &mut (Vec<TableSlot>, Vec<AddrHash>) = &mut tables[mark.shard()];
-        if let Some(n) = addr_table::slots_to_add(slots.len(), all.len()) {
+        if let Some(n) = peer_hash_table::slots_to_add(slots.len(), all.len()) {
             *slots = vec![TableSlot::EMPTY; n];
             for (at, mark) in all.iter().enumerate() {
-                assert!(addr_table::add(slots, *mark, at as u32));
+                assert!(peer_hash_table::add(slots, *mark, at as u32));
             }
         }
-        assert!(addr_table::add(slots, mark, all.len() as u32));
+        assert!(peer_hash_table::add(slots, mark, all.len() as u32));
         all.push(mark);
     }
     let all = tables
@@ -125,7 +125,7 @@ fn collisions_of_one_key_do_not_collide_with_another() {
     let mut addr = 0x0a00_0000u32;
     while chosen.len() < 200 {
         let mark = known.mark(addr);
-        if mark.shard() == 5 && addr_table::home_slot(&slots, mark) < 16 {
+        if mark.shard() == 5 && peer_hash_table::home_slot(&slots, mark) < 16 {
             chosen.push(addr);
         }
         addr += 1;
