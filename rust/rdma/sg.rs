@@ -30,11 +30,11 @@ use super::{
         GpuMemOps,
         MemKind, //
     },
+    object_reserve::Reserve,
     page_vec::{
         PageVec,
         Pages, //
-    },
-    reserve::Reserve, //
+    }, //
 };
 use crate::bindings;
 
