@@ -20,8 +20,8 @@ use crate::{
         k::*,
         r::*, //
     },
-    hash::Map,
     lock,
+    maps::Map,
     mem,
     rng::Rng,
     sched,

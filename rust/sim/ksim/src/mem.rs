@@ -16,11 +16,11 @@ use std::{
 
 use crate::{
     decl::k::*,
-    hash::{
+    lock,
+    maps::{
         Hash,
         Map, //
     },
-    lock,
     sched,
     world::{
         self,

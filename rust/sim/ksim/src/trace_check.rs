@@ -20,7 +20,7 @@ use std::{
 use crate::{
     byzantine,
     decl::r::*,
-    hash::Map,
+    maps::Map,
     mem,
     sched::{
         self,
