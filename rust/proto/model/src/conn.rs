@@ -38,6 +38,12 @@ use ro2iblnd_proto::{
 };
 
 use crate::{
+    between_nodes::{
+        debug,
+        CmEvent,
+        CmState,
+        World, //
+    },
     credit::Kind,
     our_end::{
         Ours,
@@ -51,12 +57,6 @@ use crate::{
         Msg,
         Names,
         Side, //
-    },
-    world::{
-        debug,
-        CmEvent,
-        CmState,
-        World, //
     }, //
 };
 

@@ -12,6 +12,7 @@
 //!
 //! `Documentation/model.md` has the properties, `Documentation/results.md` the number of states.
 
+pub mod between_nodes;
 pub mod conn;
 pub mod credit;
 pub mod ko2;
@@ -22,4 +23,3 @@ pub mod search;
 pub mod tables;
 pub mod walk;
 pub mod wire;
-pub mod world;

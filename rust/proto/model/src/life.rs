@@ -2,7 +2,7 @@
 
 //! The life of connections and transmits between two nodes: what the device, the connection manager
 //! and LNet do around the driver. The driver itself, on both nodes, is in [`crate::node`], what
-//! lies between them in [`crate::world`].
+//! lies between them in [`crate::between_nodes`].
 //!
 //! CM messages travel first in, first out and may be lost; a node may crash and come back with a
 //! new stamp at any time; either may be shut down. Work requests complete in order, after or before
@@ -22,6 +22,14 @@ use ro2iblnd_proto::{
 };
 
 use crate::{
+    between_nodes::{
+        debug,
+        CmEvent,
+        CmState,
+        Fate,
+        State,
+        World, //
+    },
     conn::Qp,
     credit::Kind,
     node::Node,
@@ -32,14 +40,6 @@ use crate::{
     wire::{
         Names,
         Side, //
-    },
-    world::{
-        debug,
-        CmEvent,
-        CmState,
-        Fate,
-        State,
-        World, //
     }, //
 };
 

@@ -45,6 +45,13 @@ use ro2iblnd_proto::{
 };
 
 use crate::{
+    between_nodes::{
+        debug,
+        Cm,
+        CmEvent,
+        CmState,
+        World, //
+    },
     conn::{
         finalize,
         Conn,
@@ -56,13 +63,6 @@ use crate::{
     wire::{
         other,
         Side, //
-    },
-    world::{
-        debug,
-        Cm,
-        CmEvent,
-        CmState,
-        World, //
     }, //
 };
 
