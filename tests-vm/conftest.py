@@ -68,7 +68,8 @@ def pytest_configure(config):
 # Files whose tests take longest: they start first when files run in parallel.
 FIRST = (
     "test_stock_kernels", "test_oldest_kernels", "test_traffic", "test_life", "test_faults_cm", "test_device_kinds",
-    "test_hostile_pending", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale", "test_operator", "test_tunables",
+    "test_hostile_waiting_messages", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale",
+    "test_operator", "test_tunables",
 )  # fmt: skip
 
 

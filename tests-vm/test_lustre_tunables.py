@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Effects of tunables under real LNet, with ko2iblnd or ro2iblnd as the other node: see tunables.py. Run by `make
-test-lustre LUSTRE=...`. test_lustre_operator.py has more about the output of LNet's tools."""
+"""Effects of tunables under real LNet, with ko2iblnd or ro2iblnd as the other node: see tunable_effects.py. Run by
+`make test-lustre LUSTRE=...`. test_lustre_operator.py has more about the output of LNet's tools."""
 
 import os
 import re
 
 import lustre
 import pytest
-import tunables
+import tunable_effects
 from conftest import BUILT
 from lustre import DEBUGFS, KO, OURS
 from nodes import until
@@ -34,7 +34,7 @@ class Run:
         return r["errors"], r["took_us"] / 1e6
 
 
-class Bed(tunables.Bed):
+class Bed(tunable_effects.Bed):
     """Bed with real LNet. On a node with ko2iblnd ko2iblnd's own parameters replace the tunables."""
 
     def messages(self, one, other, size, count):
@@ -112,23 +112,23 @@ def bed(nodes):  # noqa: F811
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_tos(bed, pairing):
-    tunables.tos(bed(pairing))
+    tunable_effects.tos(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_retry_count(bed, pairing):
-    tunables.retry_count(bed(pairing))
+    tunable_effects.retry_count(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", WITH_OURS[1:], ids=names)
 def test_rnr_retry_count(bed, pairing):
     """The peer repeats its sends as often as rnr_retry_count of this node says."""
-    tunables.rnr_retry_count(bed(pairing, files=[PROFILE], profile="deaf=0"))
+    tunable_effects.rnr_retry_count(bed(pairing, files=[PROFILE], profile="deaf=0"))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_checksum(bed, pairing):
-    tunables.checksum(bed(pairing))
+    tunable_effects.checksum(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
@@ -144,7 +144,7 @@ def test_ib_mtu(bed, pairing):
         ping_until(a, b, 60)
         for one, other in ((a, b), (b, a)):
             assert f"{other.nid} mtu {is_}" in lctl(one, "conn_list")[1]
-        assert (tunables.large_packets(of) > 0) == (is_ > 2200), asked
+        assert (tunable_effects.large_packets(of) > 0) == (is_ > 2200), asked
     for node in (a, b):
         node.sh("ip link set eth0 mtu 1500")
     assert a.unload() == {}
@@ -157,26 +157,26 @@ def test_ib_mtu(bed, pairing):
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_probe(bed, pairing):
-    tunables.probe(bed(pairing, "keepalive=0"))
+    tunable_effects.probe(bed(pairing, "keepalive=0"))
 
 
 def test_probe_counts_at_once(bed):
-    tunables.probe_at_once(bed(OTHERS[0], "keepalive=0"))
+    tunable_effects.probe_at_once(bed(OTHERS[0], "keepalive=0"))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_timeout(bed, pairing):
-    tunables.timeout(bed(pairing))
+    tunable_effects.timeout(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_keepalive(bed, pairing):
-    tunables.keepalive(bed(pairing))
+    tunable_effects.keepalive(bed(pairing))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)
 def test_depth(bed, pairing):
-    tunables.depth(bed(pairing, options="--peer-credits 32"))
+    tunable_effects.depth(bed(pairing, options="--peer-credits 32"))
 
 
 @pytest.mark.parametrize("pairing", OTHERS, ids=names)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Effects of tunables under lnet_lite: see tunables.py. test_operator.py checks that they are shown and logged."""
+"""Effects of tunables under lnet_lite: see tunable_effects.py. test_operator.py checks that they are shown
+and logged."""
 
 import re
 import time
 
 import bond
 import pytest
-import tunables
+import tunable_effects
 from faults import ping_until
 from nodes import Node, up
 from test_operator import debugfs, older, reconnect, write
-from tunables import mtus
+from tunable_effects import mtus
 
 
 class Run:
@@ -24,7 +25,7 @@ class Run:
         return r["errors"], r["usec"] / 1e6
 
 
-class Bed(tunables.Bed):
+class Bed(tunable_effects.Bed):
     """Bed with lnet_lite."""
 
     def messages(self, one, other, size, count):
@@ -79,14 +80,14 @@ def bed(nodes):
 
 
 def test_tos(bed):
-    tunables.tos(bed())
+    tunable_effects.tos(bed())
 
 
 @pytest.mark.long
 def test_retry_count(bed, pytestconfig):
     if pytestconfig.getoption("--device") == "siw":
         pytest.skip("how long a try takes is known of soft-RoCE")
-    tunables.retry_count(bed())
+    tunable_effects.retry_count(bed())
 
 
 def test_rnr_retry_count(boot_pair, pytestconfig):
@@ -94,13 +95,13 @@ def test_rnr_retry_count(boot_pair, pytestconfig):
         pytest.skip("what soft-RoCE counts is known")
     nodes = [Node(guest) for guest in boot_pair(profile="deaf=0")]
     up(*nodes)
-    tunables.rnr_retry_count(Bed(*nodes))
+    tunable_effects.rnr_retry_count(Bed(*nodes))
     for node in nodes:
         node.unload()
 
 
 def test_checksum(bed):
-    tunables.checksum(bed())
+    tunable_effects.checksum(bed())
 
 
 def test_ib_mtu_ends_at_the_port(nodes):
@@ -139,39 +140,39 @@ def test_ib_mtu_raises(boot_pair):
         for node in nodes:
             # Large packets can now pass.
             node.guest.check("ip link set bond0 mtu 4200")
-        assert (tunables.large_packets(Bed(a, b), f"eth{b.active()}") > 0) == (is_ > 2200), asked
+        assert (tunable_effects.large_packets(Bed(a, b), f"eth{b.active()}") > 0) == (is_ > 2200), asked
         assert mtus(a) == {is_} and a.conns() == 1
         for node in nodes:
             node.unload()
 
 
 def test_probe(bed):
-    tunables.probe(bed("keepalive=0"))
+    tunable_effects.probe(bed("keepalive=0"))
 
 
 def test_probe_counts_at_once(bed):
     of = bed("keepalive=0")
-    tunables.probe_at_once(of)
+    tunable_effects.probe_at_once(of)
     a = of.a
     for value in ("-1", "1", "249", "60001", "x"):
         a.guest.check("dmesg -c >/dev/null")
         write(a, "probe", value, ok=False)
         assert re.search(r"ro2iblnd: parameter probe(=-?\d+ is out of range: 0 or 250\.\.60000| is not an integer)$", a.log(), re.M), a.log()
-    assert a.guest.check(f"cat {tunables.PARAMS}/probe").strip() == "500" and of.shown(a, "probe") == 500
+    assert a.guest.check(f"cat {tunable_effects.PARAMS}/probe").strip() == "500" and of.shown(a, "probe") == 500
 
 
 @pytest.mark.long
 def test_timeout(bed):
-    tunables.timeout(bed())
+    tunable_effects.timeout(bed())
 
 
 @pytest.mark.long
 def test_keepalive(bed):
-    tunables.keepalive(bed())
+    tunable_effects.keepalive(bed())
 
 
 def test_depth(bed):
-    tunables.depth(bed(peer_credits=32))
+    tunable_effects.depth(bed(peer_credits=32))
 
 
 def test_a_depth_below_what_lnet_hands_over(bed):
