@@ -32,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "icount.h"
+#include "window_marker.h"
 #include "qemu_plugin.h"
 
 #define TOP		0xffffffff80000000ull
@@ -234,8 +234,8 @@ static void count(struct qemu_plugin_insn *insn, uint64_t pc)
 /* Returns whether an instruction is the marker, and whether it opens or closes. */
 static bool is_marker(struct qemu_plugin_insn *insn, bool *closes)
 {
-	static const uint8_t code[2][ICOUNT_MARKER_LEN] = { ICOUNT_MARKER(1), ICOUNT_MARKER(2) };
-	uint8_t b[ICOUNT_MARKER_LEN];
+	static const uint8_t code[2][WINDOW_MARKER_LEN] = { WINDOW_MARKER(1), WINDOW_MARKER(2) };
+	uint8_t b[WINDOW_MARKER_LEN];
 
 	if (qemu_plugin_insn_size(insn) != sizeof(b))
 		return false;

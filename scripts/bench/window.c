@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "icount.h"
+#include "window_marker.h"
 
 #define SLICE_MS	20
 #define PATIENCE	6000
@@ -66,9 +66,9 @@ static int wait_for(long count, const char *file)
 	if (began < 0 || pass(file, began, count / 4 + 1) <= count / 4)
 		return 1;
 	began = messages(file);
-	ICOUNT_MARK(1);
+	WINDOW_MARK(1);
 	passed = pass(file, began, count);
-	ICOUNT_MARK(2);
+	WINDOW_MARK(2);
 	printf("%ld\n", passed);
 	return passed < count;
 }
@@ -83,9 +83,9 @@ int main(int argc, char **argv)
 		return wait_for(atol(argv[2]), argv[3]);
 	if (argc == 2) {
 		if (!strcmp(argv[1], "open"))
-			ICOUNT_MARK(1);
+			WINDOW_MARK(1);
 		else
-			ICOUNT_MARK(2);
+			WINDOW_MARK(2);
 		return 0;
 	}
 	if (argc != 3)
@@ -95,10 +95,10 @@ int main(int argc, char **argv)
 		perror(argv[1]);
 		return 1;
 	}
-	ICOUNT_MARK(1);
+	WINDOW_MARK(1);
 	rc = write(fd, argv[2], strlen(argv[2]));
 	rest(100);
-	ICOUNT_MARK(2);
+	WINDOW_MARK(2);
 	n = read(fd, answer, sizeof(answer) - 1);
 	if (n > 0)
 		fputs(answer, stdout);
