@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Ends of connections and their causes in debugfs, matched with other sources."""
+"""Files of the driver in debugfs: close log, rejects, paths, queue pairs, oldest message, link state. Other sources
+confirm their content."""
 
 import json
 import os
