@@ -224,7 +224,7 @@ class Load:
         # Short runs, one after the other: a run ends when a fault hits it, and the next one connects again.
         self.script = (
             f"while [ ! -e {self.stop_file} ]; do {a.ctl_script(f'traffic to={nid} count=1000000 seconds=2 {words}')}"
-            f" | grep -E '^(count|errors|timeouts|stuck|verify_errors)=' >> {self.log}; done"
+            f" | grep -E '^(count|errors|timeouts|stuck|(peer_)?verify_errors)=' >> {self.log}; done"
         )
 
     def __enter__(self):

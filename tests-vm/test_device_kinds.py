@@ -10,7 +10,7 @@ import re
 import pytest
 import vm
 from device_kinds import DEVICES, UNUSABLE
-from faults import close_all, slow
+from faults import Load, close_all, slow
 from counters import DEBUGFS, balanced, polls, rnr
 from nodes import Node, parse, until, up
 
@@ -69,14 +69,13 @@ def test_device(boot_pair, device):
     r = run.result()
     assert r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
     for node, other in ((a, b), (b, a)):
-        run = node.start(other, op="mix", size=65536, count=100_000, conc=16, timeout=5, seconds=round(12 * slow()))
-        before = node.stats()["finalized"]
-        until(lambda n=node, f=before: n.stats()["finalized"] > f + 50, "traffic")
-        assert run.running(), run.result()
-        node.unplug()
-        node.plug()
-        until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "traffic again")
-        r = run.result()
+        with Load(node, other, op="mix", conc=16, timeout=5, verify="full") as load:
+            before = node.stats()["finalized"]
+            until(lambda n=node, f=before: n.stats()["finalized"] > f + 50, "traffic")
+            node.unplug()
+            node.plug()
+            until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "traffic again")
+        r = load.result()
         assert not r["verify_errors"] and not r["stuck"], r
     traffic(b, a)
     assert modest(a) and modest(b)

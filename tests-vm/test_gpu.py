@@ -9,7 +9,7 @@ import time
 
 import pytest
 import vm
-from faults import slow
+from faults import Load
 from nodes import Node, parse, together, until, up
 
 FAKE = "/sys/kernel/debug/gpu_fake"
@@ -169,10 +169,11 @@ def test_mapping_that_fails(nodes, gpus):
     a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=50)
 
 
-def load(nodes, **what):
-    """Starts traffic with GPU memory on both sides, in both directions."""
+def loads(nodes):
+    """Returns endless traffic with GPU memory on both sides, in both directions."""
     a, b = nodes
-    return [n.start(m, op="mix", size=100000, shape="unaligned", mem="gpu", tmem="gpu", conc=8, timeout=10, **what) for n, m in ((a, b), (b, a))]
+    memory = {"size": 100000, "shape": "unaligned", "mem": "gpu", "tmem": "gpu"}
+    return [Load(n, m, op="mix", timeout=10, verify="full", **memory) for n, m in ((a, b), (b, a))]
 
 
 def harmless(runs):
@@ -187,17 +188,18 @@ def test_provider_goes(nodes, gpus, pytestconfig):
     a, b = nodes
     for i in range(100 if pytestconfig.getoption("--long") else 2):
         gpu, node = gpus[i % 2], nodes[i % 2]
-        runs = load(nodes, seconds=round(3 * slow()), count=100000)
-        begun = gpu.stats()["maps"]
-        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 5, "traffic")
-        gpu.ctl("unregister")
-        stats = gpu.stats()
-        assert stats["maps"] == stats["unmaps"], stats
-        refused(node, nodes[1 - i % 2], f"its pages are no longer registered; is nvidia-fs loaded? ({ENXIO})", ENXIO, op="put", size=65536, mem="gpu")
-        # Messages without GPU memory still work.
-        node.traffic(nodes[1 - i % 2], op="mix", size=65536, count=20)
-        gpu.ctl("register")
-        harmless(runs)
+        one, two = loads(nodes)
+        with one, two:
+            begun = gpu.stats()["maps"]
+            until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 5, "traffic")
+            gpu.ctl("unregister")
+            stats = gpu.stats()
+            assert stats["maps"] == stats["unmaps"], stats
+            refused(node, nodes[1 - i % 2], f"its pages are no longer registered; is nvidia-fs loaded? ({ENXIO})", ENXIO, op="put", size=65536, mem="gpu")
+            # Messages without GPU memory still work.
+            node.traffic(nodes[1 - i % 2], op="mix", size=65536, count=20)
+            gpu.ctl("register")
+        harmless((one, two))
         a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=20)
         assert "connection closed" not in a.log() + b.log()
 
@@ -207,17 +209,18 @@ def test_device_goes(nodes, gpus, pytestconfig):
     a, b = nodes
     for i in range(100 if pytestconfig.getoption("--long") else 2):
         gpu, node, other = gpus[i % 2], nodes[i % 2], nodes[1 - i % 2]
-        runs = load(nodes, seconds=round(2 * slow()), count=100000)
-        begun = gpu.stats()["maps"]
-        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 5, "traffic")
-        if (i + i // 2) % 2 == 0:
-            node.unplug()
-            node.plug()
-        else:
-            for _ in range(5):
-                node.ctl(f"peer del {other.nid}", ok=False)
-                time.sleep(0.1)
-        for run in runs:
+        one, two = loads(nodes)
+        with one, two:
+            begun = gpu.stats()["maps"]
+            until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 5, "traffic")
+            if (i + i // 2) % 2 == 0:
+                node.unplug()
+                node.plug()
+            else:
+                for _ in range(5):
+                    node.ctl(f"peer del {other.nid}", ok=False)
+                    time.sleep(0.1)
+        for run in (one, two):
             r = run.result()
             assert not r["verify_errors"] and not r["stuck"], r
         until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "connected again")
