@@ -45,4 +45,6 @@ def environment(rustc, cache, name):
         "CARGO_INCREMENTAL": "1",
         "CARGO_PROFILE_RELEASE_LTO": "off",
         "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+        "CARGO_PROFILE_RELEASE_DEBUG": "0",
+        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "2",
     }
