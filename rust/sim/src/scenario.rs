@@ -98,6 +98,9 @@ pub enum Happens {
     AddrChange,
     /// The interface moves to another device; in some worlds the old device is unplugged later.
     FailOver,
+    /// LNet deletes the NI while a message waits until the address has settled. The peer requests
+    /// connections meanwhile, for which the node finds no memory.
+    DeletedDry,
     /// An administrator denies a peer, and allows it again.
     Deny,
     /// An administrator changes the tunables of the running NIs, and then restores them.
@@ -471,6 +474,15 @@ impl Script {
         if !strict && !script.punctual && own.one_in(32) {
             script.bond_flaps(own);
         }
+        let own = &mut Rng::new(seed ^ 0x02eb_0211);
+        if !strict && !script.punctual && own.one_in(32) {
+            script.reborn(own);
+            return script;
+        }
+        let own = &mut Rng::new(seed ^ 0x0de1_d2f0);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.deleted_dry(own);
+        }
         let own = &mut Rng::new(seed ^ 0x0a17_e000);
         if !strict && !script.punctual && own.one_in(16) {
             script.mutes(own);
@@ -807,6 +819,43 @@ impl Script {
             step.what = Happens::BondFlaps;
             step.long = rng.range(10 * MS, 3 * SEC);
         }
+    }
+
+    /// Takes the power of a node that has connected over TCP and sent no message. Its next life connects before the
+    /// other node stops to wait for the first message of the earlier connection. There are no other faults.
+    fn reborn(&mut self, rng: &mut Rng) {
+        self.flaps(rng);
+        self.plan.shy = true;
+        // The trace points tell why connections end.
+        self.plan.looked_at = true;
+        for node in &mut self.plan.nodes {
+            node.tcp = true;
+        }
+        let node = rng.below(2) as usize;
+        self.steps = vec![Step {
+            what: Happens::Power,
+            node,
+            slot: 0,
+            at: rng.range(10 * MS, 2 * SEC),
+            long: rng.range(10 * MS, 2 * SEC),
+        }];
+        self.users = vec![User {
+            node,
+            slot: 0,
+            at: 0,
+            ops: vec![(lnet::PUT, 100, false, 0, 0)],
+        }];
+        self.punctual = false;
+    }
+
+    /// Deletes an NI for which a message waits, while the peer requests connections that the node
+    /// has no memory for, without other faults.
+    fn deleted_dry(&mut self, rng: &mut Rng) {
+        self.flaps(rng);
+        for step in &mut self.steps {
+            step.what = Happens::DeletedDry;
+        }
+        self.users = Vec::new();
     }
 
     /// Draws a world of two nodes with one connection or two, a handful of messages, and at most
@@ -1551,6 +1600,37 @@ fn happens(step: Step, punctual: bool) {
                 violation("a connection ended, and the bond has the device that it had");
             }
         }
+        Happens::DeletedDry => {
+            close_all(node, slot, true);
+            let Some(ni) = active(node, slot) else {
+                return;
+            };
+            // No attempt starts for a second, and requests of the peer are accepted.
+            lnet::fails_over(dev);
+            let peer = other(node, 0);
+            lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(peer, 0)), 100, true);
+            // An NI that is being deleted accepts no request, so its deletion begins when the node has accepted one.
+            let deletion = sched::spawn(node, Kind::Process, "deletes", move || {
+                sched::sleep_until_on(world::DRY, Some(sched::now() + SEC));
+                down_one(node, slot);
+            });
+            let asking = sched::spawn(peer, Kind::Process, "asks", move || {
+                for _ in 0..8 {
+                    if let Some(ni) = active(peer, 0) {
+                        lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(node, 0)), 100, true);
+                    }
+                    sched::sleep(20 * MS);
+                }
+            });
+            // The node handles the event first. The request takes longer.
+            sched::sleep(200 * US);
+            w().dry = Some(node);
+            sched::join(asking);
+            w().dry = None;
+            sched::join(deletion);
+            sched::sleep(step.long);
+            up_one(node, slot);
+        }
         Happens::LinkDown | Happens::LinkLost => {
             let before = verbs::up(dev);
             lnet::link(
@@ -1791,7 +1871,15 @@ fn power(step: Step, punctual: bool) {
     sched::sleep(long);
     world::power_on(step.node);
     let node = step.node;
-    let tid = sched::spawn(node, Kind::Process, "boot", move || up(node));
+    let was_shy = core::mem::replace(&mut w().plan.shy, false);
+    let tid = sched::spawn(node, Kind::Process, "boot", move || {
+        up(node);
+        if was_shy {
+            reaches_soon(node, other(node, 0), BACK);
+            // The other node waits 5 s for the first message of a connection.
+            sched::sleep(6 * SEC);
+        }
+    });
     sched::join(tid);
 }
 
@@ -1977,7 +2065,11 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
     let goes = |step: &Step| {
         matches!(
             step.what,
-            Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart
+            Happens::Unplug
+                | Happens::Power
+                | Happens::Reload
+                | Happens::Restart
+                | Happens::DeletedDry
         )
     };
     sched::sleep(5 * SEC);
@@ -2021,7 +2113,12 @@ fn nothing_lost(steps: &[Step]) {
     let gone = |step: &&Step| {
         matches!(
             step.what,
-            Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart | Happens::Deny
+            Happens::Unplug
+                | Happens::Power
+                | Happens::Reload
+                | Happens::Restart
+                | Happens::DeletedDry
+                | Happens::Deny
         )
     };
     let undrained = (0..w().nodes.len()).filter(|&node| w().nodes[node].truth.undrained);
@@ -2038,7 +2135,11 @@ fn nothing_lost(steps: &[Step]) {
         let ends = |step: &Step| {
             matches!(
                 step.what,
-                Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart
+                Happens::Unplug
+                    | Happens::Power
+                    | Happens::Reload
+                    | Happens::Restart
+                    | Happens::DeletedDry
             )
         };
         steps.iter().any(|step| step.node == node && ends(step))

@@ -611,6 +611,9 @@ pub fn leave() {
     w().nodes[node].inside -= 1;
 }
 
+/// Key of the tasks that sleep until the node without memory needs some.
+pub const DRY: usize = 3;
+
 /// Returns whether this call fails.
 pub fn fails(what: Fault) -> bool {
     let world = w();
@@ -618,6 +621,7 @@ pub fn fails(what: Fault) -> bool {
     world.calls[i] += 1;
     if what == Fault::Alloc && world.dry.is_some() && world.dry == Some(sched::node()) {
         w().faults += 1;
+        sched::wake_all(DRY);
         return true;
     }
     if !world.faulty {
