@@ -12,7 +12,10 @@
 //!
 //! Imports go one way: `lnd` -> {`policy`, `lnet`, `rdma`}, `policy` -> `proto`, {`lnet`, `rdma`} -> `bindings`.
 
-use kernel::prelude::*;
+use kernel::{
+    pr_warn_once,
+    prelude::*, //
+};
 
 mod bindings;
 mod lnd;
@@ -27,6 +30,11 @@ module! {
     authors: ["The ro2iblnd authors"],
     description: "LNet network driver for RDMA networks, wire compatible with ko2iblnd",
     license: "GPL v2",
+}
+
+/// Logs the first broken invariant that `proto` or `policy` reports.
+fn report_broken(what: &'static str) {
+    pr_warn_once!("internal error: {what}\n");
 }
 
 struct Ro2iblnd {

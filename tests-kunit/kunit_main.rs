@@ -6,7 +6,10 @@
 #[cfg(not(CONFIG_KUNIT = "y"))]
 compile_error!("these tests need a kernel with CONFIG_KUNIT=y");
 
-use kernel::prelude::*;
+use kernel::{
+    pr_warn_once,
+    prelude::*, //
+};
 
 #[path = "../rust/bindings.rs"]
 mod bindings;
@@ -36,6 +39,11 @@ module! {
     authors: ["The ro2iblnd authors"],
     description: "KUnit suites of ro2iblnd",
     license: "GPL v2",
+}
+
+/// Logs the first broken invariant that `proto` or `policy` reports.
+fn report_broken(what: &'static str) {
+    pr_warn_once!("internal error: {what}\n");
 }
 
 struct Tests;

@@ -13,6 +13,7 @@ use kernel::{
 use super::lnet_types::O2ib;
 use crate::{
     lnet::NiRef,
+    proto::broken::broken,
     rdma::atomic::{
         Atomic,
         Relaxed, //
@@ -124,7 +125,8 @@ impl SettingsInUse {
         // INVARIANT: One less in its row, which is removed with the last connection.
         rows.retain(|row| {
             if row.0 == conn.settings {
-                row.1 = row.1.saturating_sub(1);
+                let left = row.1.checked_sub(1);
+                row.1 = left.unwrap_or_else(|| broken("a connection leaves its settings twice"));
             }
             row.1 > 0
         });

@@ -30,7 +30,10 @@ use crate::{
         TableSlot,
         SHARD_BITS, //
     },
-    proto::nid::Nid,
+    proto::{
+        broken::broken,
+        nid::Nid, //
+    },
     rdma::{
         random,
         work::{
@@ -154,7 +157,8 @@ impl<P: HasNid> Shard<P> {
         let place = self.places.get_mut(usize::try_from(at).ok()?)?;
         let was = core::mem::replace(place, TableEntry::Free(self.free));
         self.free = at;
-        self.peers = self.peers.saturating_sub(1);
+        let left = self.peers.checked_sub(1);
+        self.peers = left.unwrap_or_else(|| broken("a table holds more peers than it counts"));
         match was {
             TableEntry::Peer(peer) => Some(peer),
             TableEntry::Free(_) => None,

@@ -10,6 +10,7 @@
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
 use crate::proto::{
+    broken::broken,
     params::{
         MaxFrags,
         QueueDepth,
@@ -264,7 +265,11 @@ impl ReconnectState {
 
     /// Notes that an active attempt has failed. [`ReconnectState::failed`] follows when it is released.
     pub fn closing(&mut self) {
-        self.closing = self.closing.saturating_add(1);
+        if self.connecting() {
+            self.closing = self.closing.saturating_add(1);
+        } else {
+            broken("an attempt fails twice")
+        }
     }
 
     /// Returns the number of attempts that failed in a row.
@@ -329,7 +334,7 @@ impl ReconnectState {
     /// Counts a closed connection. Returns true if nothing of the peer remains.
     #[must_use]
     pub fn closed(&mut self) -> bool {
-        self.conns = self.conns.saturating_sub(1);
+        self.conns = one_less(self.conns);
         if self.conns == 0 {
             // Missing connections beside it. A message does not wait for them.
             self.tries = 0;
@@ -435,7 +440,7 @@ impl ReconnectState {
     ) -> AfterFailure {
         self.one_failed |= active && !self.first;
         if active {
-            self.closing = self.closing.saturating_sub(1);
+            self.closing = one_less(self.closing);
         }
         self.attempt_over(active);
         if !active && self.due {
@@ -490,10 +495,13 @@ impl ReconnectState {
 
     fn attempt_over(&mut self, active: bool) {
         if !active {
-            self.passive = self.passive.saturating_sub(1);
+            self.passive = one_less(self.passive);
             return;
         }
-        self.active = self.active.saturating_sub(1);
+        self.active = one_less(self.active);
+        if self.closing > self.active {
+            self.closing = broken("a failed attempt is established");
+        }
         if self.active > 0 {
             return;
         }
@@ -503,6 +511,13 @@ impl ReconnectState {
             self.pause = BackOff::Rest;
         }
     }
+}
+
+/// Returns a count of attempts or connections, less one. No count overflows: `conns_per_peer` bounds the attempts of
+/// this node, and [`check_peer`](crate::proto::conn_req_check::check_peer) the requests that it accepts.
+fn one_less(count: u16) -> u16 {
+    let less = count.checked_sub(1);
+    less.unwrap_or_else(|| broken("an attempt or connection ends twice"))
 }
 
 /// Returns the pause before the next attempt, in milliseconds: 0 at first, then random below a limit that doubles, so
@@ -563,6 +578,17 @@ mod tests {
         p.broke();
     }
 
+    /// Lets an attempt of this node fail.
+    fn fails(
+        p: &mut ReconnectState,
+        why: Option<RetryWhy>,
+        waiting: bool,
+        random: u32,
+    ) -> AfterFailure {
+        p.closing();
+        p.failed(true, why, waiting, random)
+    }
+
     #[test]
     fn reconnect_backs_off_after_immediate_closes() {
         let mut p = peer();
@@ -580,7 +606,7 @@ mod tests {
                     paused = paused.saturating_add(ms);
                     assert!(!p.start());
                     assert_eq!(p.retry(true, 1), 1);
-                    let _ = p.failed(true, None, false, 7);
+                    let _ = fails(&mut p, None, false, 7);
                 }
             }
         }
@@ -599,7 +625,7 @@ mod tests {
         // No message waits, or another connection is established.
         assert!(p.start());
         assert_eq!(p.ended(3, true, true, 7), None);
-        assert_eq!(p.failed(true, None, false, 7), AfterFailure::GiveUp);
+        assert_eq!(fails(&mut p, None, false, 7), AfterFailure::GiveUp);
         assert_eq!(p.ended(3, true, false, 7), None);
         assert!(!p.is_due());
     }
@@ -614,7 +640,7 @@ mod tests {
         assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
         assert_eq!(p.retry(false, 4), 3);
         for _ in 0..2 {
-            assert_eq!(p.failed(true, None, true, 7), AfterFailure::OthersRemain);
+            assert_eq!(fails(&mut p, None, true, 7), AfterFailure::OthersRemain);
             assert_eq!(p.more(4, 7), None);
         }
         let known = p.known;
@@ -642,7 +668,7 @@ mod tests {
         let known = p.known;
         assert!(p.start());
         // The peer does not answer: that was one attempt.
-        assert_eq!(p.failed(true, None, true, 7), AfterFailure::GiveUp);
+        assert_eq!(fails(&mut p, None, true, 7), AfterFailure::GiveUp);
         assert_eq!(p.more(4, 7), None);
         // After a closed link or a pause it is one attempt, too.
         assert!(p.hold());
@@ -712,7 +738,7 @@ mod tests {
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.no_more();
-        assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
+        assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
         assert_eq!(p.more(2, 7), None);
         assert!(p.closed());
         // One is enough.
@@ -725,14 +751,14 @@ mod tests {
         let mut p = peer();
         assert!(p.start());
         assert_eq!(
-            p.failed(true, Some(RetryWhy::Stale), true, 7),
+            fails(&mut p, Some(RetryWhy::Stale), true, 7),
             AfterFailure::RetryIn(0)
         );
         assert!(!p.start());
         assert_eq!(p.retry(true, 1), 1);
         assert_eq!(p.retry(true, 1), 0);
         assert!(matches!(
-            p.failed(true, Some(RetryWhy::Stale), true, 7),
+            fails(&mut p, Some(RetryWhy::Stale), true, 7),
             AfterFailure::RetryIn(1..)
         ));
         // A request accepted meanwhile stands for the retry.
@@ -746,7 +772,7 @@ mod tests {
             AfterFailure::RetryIn(1..)
         ));
         assert_eq!(p.retry(true, 1), 1);
-        assert_eq!(p.failed(true, None, true, 7), AfterFailure::GiveUp);
+        assert_eq!(fails(&mut p, None, true, 7), AfterFailure::GiveUp);
     }
 
     /// Tests a slow attempt that was established after all, with no other in flight.
@@ -890,18 +916,14 @@ mod tests {
     #[test]
     fn a_lost_race_is_run_again_soon() {
         let mut p = peer();
-        let lose = |p: &mut ReconnectState, random| match p.failed(
-            true,
-            Some(RetryWhy::Race),
-            true,
-            random,
-        ) {
-            AfterFailure::RetryIn(ms) => {
-                assert_eq!(p.retry(true, 1), 1);
-                ms
-            }
-            _ => u32::MAX,
-        };
+        let lose =
+            |p: &mut ReconnectState, random| match fails(p, Some(RetryWhy::Race), true, random) {
+                AfterFailure::RetryIn(ms) => {
+                    assert_eq!(p.retry(true, 1), 1);
+                    ms
+                }
+                _ => u32::MAX,
+            };
         assert!(p.start());
         // Any number, and the one with the longest pause.
         for random in [[0, 6, 997, u32::MAX, 49]; 4].into_iter().flatten() {
@@ -940,7 +962,7 @@ mod tests {
         assert_eq!(p.retry(false, 2), 1);
         assert!(!p.is_recalled());
         // The attempt fails: it is not tried for ever.
-        assert_eq!(p.failed(true, None, false, 7), AfterFailure::GiveUp);
+        assert_eq!(fails(&mut p, None, false, 7), AfterFailure::GiveUp);
         assert!(p.reconnect());
         assert!(p.cancel_retry());
         assert!(!p.cancel_retry());
@@ -969,7 +991,7 @@ mod tests {
         // An attempt that fails is made again, with pauses, but not for ever.
         let mut tries = 1;
         loop {
-            assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
+            assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
             if p.more(4, 7).is_none() {
                 break;
             }
@@ -1088,7 +1110,7 @@ mod tests {
                     p.established(true, known);
                     conns = conns.saturating_add(1);
                 } else {
-                    assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
+                    assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
                     refused = refused.saturating_add(1);
                 }
             }
@@ -1102,7 +1124,7 @@ mod tests {
         assert_eq!(p.retry(false, 34), 3);
         p.established(true, known);
         for _ in 0..2 {
-            assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
+            assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
         }
         assert!(p.more(34, 7).is_some());
         assert_eq!(p.retry(false, 34), 1);

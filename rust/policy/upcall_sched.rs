@@ -10,6 +10,8 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
+use crate::proto::broken::broken;
+
 /// Number of messages in flight from which on further messages wait for the next completion, and are posted together.
 /// With a smaller number the wire would be idle between two batches.
 const RING_BELOW: u32 = 8;
@@ -52,7 +54,8 @@ impl SendsInFlight {
     /// Counts a work request that has completed.
     pub fn ended(&mut self, load: WrRole) {
         if load == WrRole::Last {
-            self.messages = self.messages.saturating_sub(1);
+            let left = self.messages.checked_sub(1);
+            self.messages = left.unwrap_or_else(|| broken("a send completes twice"));
         }
     }
 

@@ -21,7 +21,10 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
-use super::params::QueueDepth;
+use super::{
+    broken::broken,
+    params::QueueDepth, //
+};
 
 /// Out-of-band messages (NOOP) that may be uncompleted at once (protocol section 1).
 pub const NOOPS_MAX: u8 = 2;
@@ -229,7 +232,10 @@ impl Credits {
     pub fn pay(&mut self, cost: Cost) -> Option<u8> {
         match cost {
             Cost::Free => {}
-            Cost::Answer => self.owed = self.owed.saturating_sub(1),
+            Cost::Answer => {
+                let left = self.owed.checked_sub(1);
+                self.owed = left.unwrap_or_else(|| broken("an answer is sent twice"));
+            }
             Cost::Credit | Cost::CreditAndReserve => self.credits = self.credits.checked_sub(1)?,
             Cost::OutOfBand => {
                 if self.noops >= NOOPS_MAX {
@@ -248,7 +254,8 @@ impl Credits {
 
     /// Notes that the SEND of a NOOP completed.
     pub fn noop_completed(&mut self) {
-        self.noops = self.noops.saturating_sub(1);
+        let left = self.noops.checked_sub(1);
+        self.noops = left.unwrap_or_else(|| broken("a NOOP completes twice"));
     }
 
     /// Returns the number of NOOPs whose SEND has not completed.

@@ -12,3 +12,9 @@ mod proto;
 pub mod policy;
 
 pub use proto::*;
+
+/// Ends the test that broke an invariant.
+#[allow(clippy::panic)]
+fn report_broken(what: &'static str) {
+    panic!("{what}");
+}

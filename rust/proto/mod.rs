@@ -27,6 +27,7 @@
 // more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod broken;
 mod bytes;
 pub mod cause;
 pub mod cksum;

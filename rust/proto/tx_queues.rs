@@ -7,6 +7,7 @@
 //! Context: any; the caller holds the connection's lock.
 
 use super::{
+    broken::broken,
     cause::Cause,
     credits::{
         Cost,
@@ -194,7 +195,8 @@ impl TxQueue {
     /// Removes the first cell, which is `first`, and returns its index.
     #[inline(always)]
     fn take(&mut self, first: &mut TxCell) -> u16 {
-        self.len = self.len.saturating_sub(1);
+        let left = self.len.checked_sub(1);
+        self.len = left.unwrap_or_else(|| broken("a queue holds more transmits than it counts"));
         self.list.take(first)
     }
 }
@@ -523,8 +525,13 @@ impl TxQueues {
     /// Counts `wrs` WRITEs of the tx at `index` that were pushed for [`NextTx::Part`]; `all`: only its message is left.
     pub fn chunk_posted(cells: &mut [impl HasTxCell], index: u16, wrs: u16, all: bool) {
         if let Some(cell) = at_mut(cells, index) {
-            let left = cell.slots.saturating_sub(wrs).max(1);
-            cell.slots = if all { 1 } else { left };
+            // Its message is left.
+            let left = cell.slots.checked_sub(wrs).filter(|left| *left > 0);
+            cell.slots = match left {
+                Some(left) if !all => left,
+                Some(_) => 1,
+                None => broken::<u16>("a transmit has more WRITEs than slots").max(1),
+            };
         }
     }
 
@@ -628,6 +635,13 @@ mod tests {
     };
     use super::*;
 
+    /// Returns the credits of a connection whose peer waits for as many answers as it may.
+    fn all_owed(depth: QueueDepth, high_water: u8) -> Credits {
+        let mut credits = Credits::new(depth, high_water);
+        while credits.answer_owed().is_ok() {}
+        credits
+    }
+
     #[test]
     fn cookies_do_not_outlive_their_tx() {
         let mut cells = [TxCell::FREE; 2];
@@ -652,7 +666,7 @@ mod tests {
         let mut cells = [TxCell::FREE; 8];
         let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
-        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        let mut credits = all_owed(QueueDepth::MIN, 1);
         let add = |q: &mut TxQueues, cells: &mut [TxCell; 8], op| {
             let Some(id) = q.alloc(cells, op) else {
                 return NONE;
@@ -762,7 +776,10 @@ mod tests {
         let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         q.open(40);
-        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        let Some(depth) = QueueDepth::new(2) else {
+            return;
+        };
+        let mut credits = all_owed(depth, 1);
         for (op, slots) in [(Op::GetDone, WRITES + 1), (Op::PutNak, 1)] {
             let Some(id) = q.alloc(&mut cells, op) else {
                 return;
@@ -810,7 +827,7 @@ mod tests {
         let Some(depth) = QueueDepth::new(8) else {
             return;
         };
-        let mut credits = Credits::new(depth, 4);
+        let mut credits = all_owed(depth, 4);
         let add = |q: &mut TxQueues, cells: &mut [TxCell; 9], op| {
             let Some(id) = q.alloc(cells, op) else {
                 return NONE;
@@ -917,7 +934,7 @@ mod tests {
                 let mut cells = [TxCell::FREE; 6];
                 let mut q = TxQueues::EMPTY;
                 q.grow(&mut cells, 0);
-                let mut credits = Credits::new(depth, 2);
+                let mut credits = all_owed(depth, 2);
                 for shift in [0, 2, 4] {
                     let Some(op) = ops.clone().nth((queued >> shift) & 3) else {
                         continue;

@@ -317,7 +317,8 @@ impl Tx {
         }
     }
 
-    /// Handles the completion of one of its work requests.
+    /// Handles the completion of one of its work requests. The send ring reports a completion without a work request,
+    /// so the count of work requests is not 0 here.
     pub fn completed(&mut self, wr: Wr, result: Result<(), Cause>) -> TxAction {
         match result {
             Err(cause) => {

@@ -20,6 +20,8 @@ use super::{
         Rx, //
     }, //
 };
+use crate::proto::broken::broken;
+
 /// Requests of a connection, a `C`.
 pub(super) struct RxQueue<C> {
     /// Received and decoded requests for LNet.
@@ -86,7 +88,8 @@ impl<C> RxQueue<C> {
     /// Notes that LNet has returned a request. While the connection is up.
     #[inline]
     pub(super) fn returned(&mut self) {
-        self.owed = self.owed.saturating_sub(1);
+        let left = self.owed.checked_sub(1);
+        self.owed = left.unwrap_or_else(|| broken("LNet returns a request twice"));
     }
 
     /// Notes it in any state of the connection. Returns true if the caller must count it as returned

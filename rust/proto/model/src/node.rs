@@ -502,6 +502,9 @@ impl Node {
             peer.policy.learnt(retry);
         }
         let waiting = !peer.pending.is_empty();
+        if active {
+            peer.policy.closing();
+        }
         match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
             AfterFailure::RetryIn(_) => peer.retry_armed = true,
             AfterFailure::OthersRemain => {

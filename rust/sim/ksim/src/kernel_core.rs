@@ -159,10 +159,13 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
         violation("an attempt ends, and what the CM has to say of it is not told");
     }
     // Messages that the driver only logs on a bug of its own.
-    const WRONG: [&str; 3] = [
+    const WRONG: [&str; 6] = [
         "a message was dropped without a cause",
         "completion for a receive that was not posted",
         "completion for a send that was not posted",
+        "an object of a reserve comes back from a user that has none",
+        "memory is returned to its owner while the device still uses it",
+        "internal error: ",
     ];
     // Printed once for each load of the module, so the first world that causes it fails.
     if level <= 4 && WRONG.iter().any(|wrong| text.contains(wrong)) {
