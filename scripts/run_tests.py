@@ -37,8 +37,6 @@ from vm import build_env  # noqa: E402
 
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 HOUR = 3600
-# Set in the environment of a part that runs beside others.
-ASIDE = "RO2IBLND_TEST_ASIDE"
 # Memory for a pair of guests, and for a test with its own guests beside it.
 PAIR_MIB = 3072
 
@@ -71,15 +69,6 @@ def stopped(number, _frame):
     sys.exit(f"ended by {signal.Signals(number).name}")
 
 
-def yield_cpus():
-    """Gives a new session the lowest priority. The kernel compares sessions by their own nice value (autogroups), and
-    the processes of a session by theirs.
-    """
-    os.nice(19)
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as f:
-        f.write("19")
-
-
 def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
     """Runs a command with its output in a log, and returns (exit status, output)."""
     path = os.path.join(LOGS, f"{name}.log")
@@ -87,7 +76,6 @@ def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
         child = subprocess.Popen(
             cmd, cwd=cwd, env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=yield_cpus if ASIDE in os.environ else None,
         )  # fmt: skip
         try:
             status = child.wait(timeout)
@@ -364,14 +352,13 @@ def stock(options):
 
 
 class Aside:
-    """Part that runs in the background at the lowest priority, because guests leave the CPUs idle most of the time."""
+    """Part that runs in the background, because other parts leave a CPU idle while they compile."""
 
     def __init__(self, part):
         cmd = (sys.executable, "-B", "-u", __file__, "--only", part)
         self.child = subprocess.Popen(
-            cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, ASIDE: "1"},
-        )  # fmt: skip
+            cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def __call__(self, _options):
         out = self.child.communicate()[0]
@@ -408,9 +395,7 @@ def main():
     parts = options.only or [p for p in PARTS if p != "stock"]
 
     passed = failed = 0
-    aside = {p: Aside(p) for p in ("sim", "fuzz", "lint") if p in parts and "guests" in parts and not options.long}
-    # Their results are read last.
-    parts.sort(key=lambda p: p in aside)
+    aside = {p: Aside(p) for p in ("lint", "fuzz") if p in parts and "sim" in parts and not options.long}
     if {"kunit", "guests", "bench"} & set(parts):
         print("== build", flush=True)
         try:
