@@ -61,7 +61,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
 
     #[inline(always)]
     fn sent(&mut self, ctx: u32, buf: Option<TxBuf>) {
-        // The message behind it has a completion, too.
+        self.heard = true;
         if !self.inner.wire.sent_in_front(ctx) {
             self.sent_message(ctx, buf);
         }
@@ -94,7 +94,6 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
 impl Round<'_> {
     #[inline(never)]
     fn sent_message(&mut self, ctx: u32, buf: Option<TxBuf>) {
-        self.heard = true;
         self.inner.wire.sent(ctx, buf, self.now);
     }
 }
