@@ -410,7 +410,6 @@ impl TxQueues {
     /// Otherwise a peer with continuous transfers would starve such transmits. `patient` says that the caller calls
     /// again when LNet has taken the received messages; then the last credit is kept for a message that can return
     /// credits.
-    /// comes back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
         cells: &mut [impl HasTxCell],
