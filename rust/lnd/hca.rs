@@ -83,8 +83,6 @@ pub(crate) struct Hca {
     bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
     pub(crate) mbps: Atomic<u32>,
-    /// Active MTU of the port in bytes, 0 if it is not known.
-    mtu: Atomic<u32>,
 }
 
 /// Capabilities of a device that are sufficient for the driver.
@@ -186,7 +184,6 @@ impl Hca {
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),
-            mtu: Atomic::new(0),
         };
         hca.update_port(state);
         Ok(hca)
@@ -208,21 +205,20 @@ impl Hca {
         LinkSpeed::from_mbps(self.mbps.load(Relaxed))
     }
 
-    /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
+    /// Updates the speed and the counter from the state of the port. A port that is down may report any speed;
     /// that speed is used only if no better one is known.
     pub(crate) fn update_port(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
-        self.mtu.store(port.mtu, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = LinkSpeed::of_port(port.speed, port.width);
             self.mbps.store(speed.mbps(), Relaxed);
         }
     }
 
-    /// Returns the active MTU of the port in bytes at the last query; `None`: not known.
-    pub(crate) fn mtu(&self) -> Option<u32> {
-        Some(self.mtu.load(Relaxed)).filter(|mtu| *mtu != 0)
+    /// Queries the active MTU of the port in bytes; `None`: not known. May sleep.
+    pub(crate) fn query_mtu(&self) -> Option<u32> {
+        Some(self.device.port(self.port).mtu).filter(|mtu| *mtu != 0)
     }
 
     /// Returns the number of packets of other partitions that the port has received since the NI started to use it, at

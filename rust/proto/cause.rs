@@ -238,10 +238,11 @@ impl Cause {
 
     /// Returns the cause of an end whose queue pair failed: [`Cause::PathMtu`] if the path MTU of the connection is
     /// larger than the MTU of the port (both in bytes), because a device may drop such a packet or fail the queue pair.
-    pub fn with_mtus(self, path_mtu: u32, port_mtu: Option<u32>) -> Self {
+    /// Calls `port_mtu` only if it matters.
+    pub fn with_mtus(self, path_mtu: u32, port_mtu: impl Fn() -> Option<u32>) -> Self {
         match self {
             Self::Flushed | Self::TransportRetry | Self::LocalFault
-                if port_mtu.is_some_and(|mtu| path_mtu > mtu) =>
+                if port_mtu().is_some_and(|mtu| path_mtu > mtu) =>
             {
                 Self::PathMtu
             }
@@ -573,13 +574,13 @@ mod tests {
     #[test]
     fn the_mtu_is_named_if_it_may_be_the_cause() {
         for failed in [Cause::Flushed, Cause::TransportRetry, Cause::LocalFault] {
-            assert_eq!(failed.with_mtus(4096, Some(1024)), Cause::PathMtu);
-            assert_eq!(failed.with_mtus(1024, Some(1024)), failed);
-            assert_eq!(failed.with_mtus(4096, None), failed);
+            assert_eq!(failed.with_mtus(4096, || Some(1024)), Cause::PathMtu);
+            assert_eq!(failed.with_mtus(1024, || Some(1024)), failed);
+            assert_eq!(failed.with_mtus(4096, || None), failed);
             // iWARP has no path MTU.
-            assert_eq!(failed.with_mtus(0, Some(1024)), failed);
+            assert_eq!(failed.with_mtus(0, || Some(1024)), failed);
         }
-        let closed = Cause::PeerClosed.with_mtus(4096, Some(1024));
+        let closed = Cause::PeerClosed.with_mtus(4096, || Some(1024));
         assert_eq!(closed, Cause::PeerClosed);
         assert!(!Cause::PathMtu.blames_peer());
     }

@@ -131,7 +131,6 @@ impl Conn {
     pub(super) fn part(self: &Arc<Self>) {
         // The queue pair may have detected that first.
         let left_behind = self.is_elsewhere();
-        let port_mtu = self.hca().ok().and_then(|hca| hca.mtu());
         let epitaph = self.with(|inner| inner.state.epitaph());
         if !self.wait_for_farewell() {
             self.free_id();
@@ -148,15 +147,17 @@ impl Conn {
             (hca, room)
         });
         drop(room);
-        // Maybe the last reference: then the protection domain is freed, which sleeps.
-        drop(hca);
         let CloseSummary {
             failed,
             retry,
             cause,
             rejected,
         } = epitaph;
+        // The MTU may have become smaller just now.
+        let port_mtu = || hca.as_ref().and_then(|hca| hca.query_mtu());
         let cause = cause.with_mtus(self.cm.path_mtu(), port_mtu);
+        // Maybe the last reference: then the protection domain is freed, which sleeps.
+        drop(hca);
         let seen = &self.ni.close_stats;
         if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
             // Rejects that invite a retry with a reason are no news, and are not counted.

@@ -205,16 +205,13 @@ impl Conn {
                 rnr_retry_count: settings.rnr_retry_count(),
                 min_rnr_timer: MIN_RNR_TIMER,
             };
-            let port_mtu = self.hca()?.mtu();
             let path_mtu = if self.active {
                 None
             } else {
                 id.lock().path().mtu
             };
-            if port_mtu
-                .zip(path_mtu)
-                .is_some_and(|(port, path)| path > port)
-            {
+            let hca = self.hca()?;
+            if path_mtu.is_some_and(|path| hca.query_mtu().is_some_and(|port| path > port)) {
                 // Only the active side chooses the path MTU: this side sends a request instead, because the peer's port
                 // accepts a path MTU below its own.
                 self.end(Cause::PathMtu);
