@@ -52,6 +52,21 @@ void ro2ib_percpu_free(u64 *p);
 void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n);
 u64 ro2ib_percpu_sum(u64 *p, u32 at);
 
+/* rcu_map.c */
+struct ro2ib_rcu_map;
+
+struct ro2ib_rcu_map *ro2ib_rcu_map_create(void);
+void ro2ib_rcu_map_destroy(struct ro2ib_rcu_map *map);
+void *ro2ib_rcu_map_begin(struct ro2ib_rcu_map *map, u32 key);
+void *ro2ib_rcu_map_begin_at(struct ro2ib_rcu_map *map, u32 *key);
+void ro2ib_rcu_map_end(void);
+int ro2ib_rcu_map_add(struct ro2ib_rcu_map *map, u32 key, void *object);
+bool ro2ib_rcu_map_remove(struct ro2ib_rcu_map *map, u32 key, void *object);
+void ro2ib_rcu_map_close(struct ro2ib_rcu_map *map);
+void ro2ib_rcu_drop(void *object, void (*drop)(void *object),
+		    struct workqueue_struct *wq);
+void ro2ib_rcu_barrier(void);
+
 /* layout.c: sizes and offsets in bytes; see rust/rdma/layout_check.rs, which has the names */
 struct ro2ib_layout {
 	u32 size[21];

@@ -28,6 +28,8 @@ mod kernel_crate_tests;
 #[cfg(CONFIG_KCSAN)]
 #[path = "deliberate_race.rs"]
 mod races_tests;
+#[path = "rcu_map.rs"]
+mod rcu_map_tests;
 #[path = "rdma.rs"]
 mod rdma_tests;
 #[path = "work.rs"]

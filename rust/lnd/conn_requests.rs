@@ -297,7 +297,7 @@ fn admit(
         may
     };
     // An unknown peer takes no memory before this check.
-    if peers.table.get(asked.src).is_none() {
+    if peers.table.get(asked.src.addr()).is_none() {
         ration().map_err(|spent| Refusal::new(spent.into()))?;
     }
     loop {
@@ -305,7 +305,7 @@ fn admit(
         let verdict = peer.validate(asked, ration);
         match verdict {
             // The peer is leaving its table: after the removal, the next look-up creates a new one.
-            None => peers.table.remove(&peer),
+            None => peers.remove(&peer),
             Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
                 if verdict == Some(PeerVerdict::Reborn) {
                     peer.doubt_lives();

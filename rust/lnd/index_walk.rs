@@ -14,17 +14,17 @@ use kernel::{
     }, //
 };
 
-use super::{
-    peer::{
-        Connection,
-        Peer, //
-    },
-    peer_table::{
-        PeerTable,
-        TableWalk, //
+use super::peer::{
+    Connection,
+    Peer, //
+};
+use crate::{
+    proto::nid::Nid,
+    rdma::rcu_map::{
+        MapWalk,
+        RcuMap, //
     }, //
 };
-use crate::proto::nid::Nid;
 
 /// Walks over the peers and over the connections of one NI. Administrators that list at the same time disturb each
 /// other: then a walk begins at the first peer.
@@ -41,7 +41,7 @@ pub(crate) struct IndexWalks {
 struct WalkPos {
     /// Number of the next peer or connection.
     next: u32,
-    walk: TableWalk,
+    walk: MapWalk,
     /// For connections: the peer whose connections are listed, and how many of them were listed.
     peer: Option<(Nid, usize)>,
 }
@@ -49,7 +49,7 @@ struct WalkPos {
 impl WalkPos {
     const START: Self = Self {
         next: 0,
-        walk: TableWalk::START,
+        walk: MapWalk::START,
         peer: None,
     };
 
@@ -86,7 +86,7 @@ impl IndexWalks {
     /// Returns peer number `index`.
     pub(crate) fn peer<C: Connection>(
         &self,
-        table: &PeerTable<Peer<C>>,
+        table: &RcuMap<Peer<C>>,
         index: u32,
     ) -> Option<Arc<Peer<C>>> {
         let mut place = self.peers.lock();
@@ -96,13 +96,13 @@ impl IndexWalks {
     /// Returns connection number `index`.
     pub(crate) fn conn<C: Connection>(
         &self,
-        table: &PeerTable<Peer<C>>,
+        table: &RcuMap<Peer<C>>,
         index: u32,
     ) -> Option<Arc<C>> {
         let mut place = self.conns.lock();
         place.find(index, |place| loop {
             if let Some((nid, at)) = place.peer {
-                let conn = table.get(nid).and_then(|peer| peer.conn_at(at));
+                let conn = table.get(nid.addr()).and_then(|peer| peer.conn_at(at));
                 if conn.is_some() {
                     place.peer = Some((nid, at.saturating_add(1)));
                     return conn;

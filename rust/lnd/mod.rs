@@ -26,7 +26,6 @@ pub(crate) mod ni;
 pub(crate) mod ni_lifecycle;
 pub(crate) mod ops;
 pub(crate) mod peer;
-pub(crate) mod peer_table;
 pub(crate) mod pending;
 mod pending_device_events;
 pub(crate) mod reconfigure;

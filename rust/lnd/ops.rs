@@ -78,7 +78,7 @@ fn trouble(ni: &Ni, trouble: DeviceHint) {
 /// Returns the peer with that NID. The table finds peers by address, so a peer of another net is filtered out.
 fn peer_of(port: &NiDevice, nid: u64) -> Result<Arc<Peer<Conn>>> {
     let nid = Nid::from_raw(nid);
-    let peer = port.peers.table.get(nid).ok_or(ENOENT)?;
+    let peer = port.peers.table.get(nid.addr()).ok_or(ENOENT)?;
     (peer.nid == nid).then_some(peer).ok_or(ENOENT)
 }
 
@@ -130,6 +130,7 @@ impl Lnd for O2ib {
     fn shutdown(this: Arc<NiDevice>) {
         let ni = this.ni().clone();
         ni.stop();
+        this.peers.table.close();
         this.set_files(None);
         // From here on no request is accepted and no attempt is started.
         this.stop_looking();
@@ -171,7 +172,12 @@ impl Lnd for O2ib {
         );
         let mut msg = msg;
         // Usually this is all, and no reference on the peer is needed.
-        if let Some(conn) = this.peers.table.with(nid, Peer::next_conn) {
+        if let Some(conn) = this
+            .peers
+            .table
+            .with(nid.addr(), |peer| peer.next_conn())
+            .flatten()
+        {
             match conn.send(msg, req) {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err((msg, e)),

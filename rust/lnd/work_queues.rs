@@ -35,10 +35,13 @@ use kernel::{
     }, //
 };
 
-use crate::rdma::work::{
-    self,
-    OwnedQueue,
-    QueueKind, //
+use crate::rdma::{
+    rcu_map,
+    work::{
+        self,
+        OwnedQueue,
+        QueueKind, //
+    }, //
 };
 
 /// Number of queue pairs of a device that are created or destroyed at a time: one for each CPU within these limits. The
@@ -182,10 +185,13 @@ impl WorkQueues {
             one.blocking.flush();
             at = at.wrapping_add(1);
         }
-        self.control.flush();
         self.completions.flush();
         self.upper.flush();
         self.upper_busy.flush();
+        self.control.flush();
+        // Peers that the items above have removed.
+        rcu_map::barrier();
+        self.control.flush();
         work::synchronize_callbacks();
     }
 }

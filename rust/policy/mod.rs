@@ -36,7 +36,6 @@ pub mod liveness;
 pub mod mr_quota;
 pub mod ni_deletion_detect;
 pub mod nid_range;
-pub mod peer_hash_table;
 pub mod pending_timeout;
 pub mod queue_sizes;
 pub mod reconnect;

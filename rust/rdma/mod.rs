@@ -35,7 +35,7 @@
 //! | [`listen`] | an id to listen on, and its requests |
 //!
 //! Wrappers of kernel interfaces other than RDMA: [`debugfs`], [`percpu_histogram`], [`random`], [`ratelimit`],
-//! [`sync`], [`work`].
+//! [`rcu_map`], [`sync`], [`work`].
 //!
 //! Nothing here knows LNet or the owners of GPU memory ([`gpu`]). C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
@@ -81,6 +81,7 @@ pub(crate) mod qp_shared;
 pub(crate) mod random;
 pub(crate) mod ratelimit;
 pub(crate) mod raw_mr;
+pub(crate) mod rcu_map;
 pub(crate) mod recv_ring;
 pub(crate) mod refcount;
 pub(crate) mod rq;

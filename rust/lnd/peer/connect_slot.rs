@@ -13,15 +13,12 @@ use super::{
     Peers,
     RECHECK_MS, //
 };
-use crate::{
-    policy::{
-        connect_queue::{
-            ConnectPriority,
-            QueueState, //
-        },
-        link_state::SendPolicy, //
+use crate::policy::{
+    connect_queue::{
+        ConnectPriority,
+        QueueState, //
     },
-    proto::nid::Nid, //
+    link_state::SendPolicy, //
 };
 
 impl<C: Connection> Peers<C> {
@@ -36,8 +33,7 @@ impl<C: Connection> Peers<C> {
         loop {
             let next = self.line.lock().next();
             let Some((addr, place)) = next else { return };
-            let nid = Nid::new(self.ni.nid.net_number(), addr);
-            if let Some(peer) = self.table.get(nid) {
+            if let Some(peer) = self.table.get(addr) {
                 if peer.call(place) {
                     return;
                 }

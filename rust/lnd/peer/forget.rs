@@ -75,7 +75,7 @@ impl<C: Connection> Peer<C> {
         };
         self.cancel_pending_timer();
         self.cancel_retry_timer();
-        self.peers.table.remove(self);
+        self.peers.remove(self);
         let cause = cause
             .or_else(|| self.with(|inner| inner.last_cause))
             .unwrap_or(Cause::PeerClosed);

@@ -34,10 +34,6 @@ use super::{
         LingeringConns, //
     },
     ni::Ni,
-    peer_table::{
-        HasNid,
-        PeerTable, //
-    },
     pending::PendingList, //
 };
 use crate::{
@@ -59,7 +55,11 @@ use crate::{
         cause::Cause,
         nid::Nid, //
     },
-    rdma::random, //
+    rdma::{
+        random,
+        rcu_map::RcuMap,
+        work::NofsScope, //
+    }, //
 };
 
 mod accept;
@@ -176,8 +176,8 @@ pub(crate) trait Connection:
 #[pin_data]
 pub(crate) struct Peers<C: Connection> {
     pub(crate) ni: Arc<Ni>,
-    #[pin]
-    pub(crate) table: PeerTable<Peer<C>>,
+    /// Peers by IPv4 address: all peers of an NI are on its network.
+    pub(crate) table: RcuMap<Peer<C>>,
     /// Closed connections of which only the CM id is left.
     #[pin]
     pub(crate) lingering: LingeringConns<C>,
@@ -189,12 +189,12 @@ pub(crate) struct Peers<C: Connection> {
 impl<C: Connection> Peers<C> {
     /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
-        let table = PeerTable::new()?;
+        let table = RcuMap::new()?;
         let line = ConnectWaiters::new(random::u64())?;
         Arc::pin_init(
             pin_init!(Self {
                 ni,
-                table <- table,
+                table,
                 lingering <- LingeringConns::new(),
                 line <- kernel::new_spinlock!(line, "Peers::line"),
             }),
@@ -203,9 +203,32 @@ impl<C: Connection> Peers<C> {
     }
 
     /// Returns the peer with that NID, and creates it if necessary. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, or `ESHUTDOWN` if the NI stops.
     pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
-        let new = || Peer::new(self, nid);
-        self.table.get_or_add(nid, new, || self.ni.is_stopping())
+        loop {
+            if let Some(peer) = self.table.get(nid.addr()) {
+                return Ok(peer);
+            }
+            // The file system may wait for the caller.
+            let _nofs = NofsScope::enter();
+            let peer = Peer::new(self, nid)?;
+            match self.table.add(nid.addr(), &peer) {
+                Ok(()) => return Ok(peer),
+                // Another caller has just added it.
+                Err(EEXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Removes a peer from the map. May sleep.
+    pub(crate) fn remove(&self, peer: &Arc<Peer<C>>) {
+        let _nofs = NofsScope::enter();
+        let queue = &self.ni.workers.control;
+        self.table.remove(peer.nid.addr(), peer, queue);
     }
 
     /// Returns the number of connection objects, without those of which only the CM id is left.
@@ -272,12 +295,6 @@ pub(crate) struct Peer<C: Connection> {
 kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
     impl{C: Connection} HasDelayedWork<Self, PENDING> for Peer<C> { self.pending_timer }
-}
-
-impl<C: Connection> HasNid for Peer<C> {
-    fn nid(&self) -> Nid {
-        self.nid
-    }
 }
 
 impl<C: Connection> Peer<C> {

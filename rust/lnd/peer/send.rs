@@ -47,12 +47,7 @@ impl<C: Connection> Peers<C> {
     ) -> Result<(), (Message, Error)> {
         let mut msg = msg;
         loop {
-            // A known peer is found without a reference on the NI, whose counter all CPUs share.
-            let found = match self.table.get(nid) {
-                Some(peer) => Ok(peer),
-                None => self.get_or_add(nid),
-            };
-            let peer = match found {
+            let peer = match self.get_or_add(nid) {
                 Ok(peer) => peer,
                 Err(ENOMEM) => {
                     fail_msg(&self.ni, msg, Cause::NoResources);
@@ -65,7 +60,7 @@ impl<C: Connection> Peers<C> {
                 Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
                 Err(PeerError::Gone(back)) => {
                     // The peer is leaving the table: after the removal, the next look-up creates a new one.
-                    self.table.remove(&peer);
+                    self.remove(&peer);
                     msg = back;
                 }
             }
@@ -75,7 +70,7 @@ impl<C: Connection> Peers<C> {
 
 impl<C: Connection> Peer<C> {
     /// Returns the connection for the next message of LNet; none while older messages wait. Process context; the caller
-    /// may hold the lock of the shard of the table; the peer lock nests inside it, never the other way.
+    /// may be in a read section of the map of peers.
     #[inline]
     pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();

@@ -28,6 +28,11 @@ pub struct ro2ib_cq {
 }
 
 #[repr(C)]
+pub struct ro2ib_rcu_map {
+    _unused: [u8; 0],
+}
+
+#[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_debugfs_file {
     pub show:
@@ -825,6 +830,20 @@ unsafe extern "C" {
     ) -> *mut dentry;
     pub fn ro2ib_debugfs_remove(dentry: *mut dentry);
     pub fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize) -> bool;
+    pub fn ro2ib_rcu_map_create() -> *mut ro2ib_rcu_map;
+    pub fn ro2ib_rcu_map_destroy(map: *mut ro2ib_rcu_map);
+    pub fn ro2ib_rcu_map_begin(map: *mut ro2ib_rcu_map, key: u32) -> *mut c_void;
+    pub fn ro2ib_rcu_map_begin_at(map: *mut ro2ib_rcu_map, key: *mut u32) -> *mut c_void;
+    pub fn ro2ib_rcu_map_end();
+    pub fn ro2ib_rcu_map_add(map: *mut ro2ib_rcu_map, key: u32, object: *mut c_void) -> i32;
+    pub fn ro2ib_rcu_map_remove(map: *mut ro2ib_rcu_map, key: u32, object: *mut c_void) -> bool;
+    pub fn ro2ib_rcu_map_close(map: *mut ro2ib_rcu_map);
+    pub fn ro2ib_rcu_drop(
+        object: *mut c_void,
+        drop: Option<unsafe extern "C" fn(object: *mut c_void)>,
+        wq: *mut workqueue_struct,
+    );
+    pub fn ro2ib_rcu_barrier();
     pub fn ro2ib_percpu_alloc(n: u32) -> *mut u64;
     pub fn ro2ib_percpu_free(p: *mut u64);
     pub fn ro2ib_percpu_record(p: *mut u64, row: usize, n: u64);

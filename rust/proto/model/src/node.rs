@@ -132,7 +132,7 @@ impl Node {
         self.conns.clear();
     }
 
-    /// Models `PeerTable::get_or_add`.
+    /// Models `Peers::get_or_add`.
     fn get_or_add(&mut self) -> &mut Peer {
         let known = PeerParams {
             stamp: 0,

@@ -10,7 +10,7 @@
 //! | file | what it stands for |
 //! |---|---|
 //! | `sched` | tasks, time, and the choice of the next task |
-//! | `mem`, `lock`, `work`, `kernel_core` | the kernel: memory, locks with lockdep, work queues, trees |
+//! | `mem`, `lock`, `rcu_map`, `work`, `kernel_core` | the kernel: memory, locks with lockdep, work queues, trees |
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
 //! | `lnet`, `trace_check` | LNet and the C shim |
@@ -42,6 +42,7 @@ pub mod lnet;
 pub mod lock;
 pub mod maps;
 pub mod mem;
+pub mod rcu_map;
 pub mod rng;
 pub mod sched;
 pub mod trace_check;

@@ -301,6 +301,9 @@ pub fn might_sleep(what: &str) {
     if let Some(held) = task.held.iter().find(|h| h.spin) {
         violation(&format!("{what} sleeps with the spin lock {held:?}"));
     }
+    if task.rcu != 0 {
+        violation(&format!("{what} sleeps in an RCU read section"));
+    }
 }
 
 /// Checks that the current task holds no lock of the driver.

@@ -87,6 +87,8 @@ pub struct Task {
     pub held: Vec<Held>,
     /// Depth of `memalloc_nofs_save()`.
     pub nofs: u32,
+    /// Depth of `rcu_read_lock()`.
+    pub rcu: u32,
     /// A file system may wait for the task: it is no operation of an administrator.
     pub for_storage: bool,
     state: State,
@@ -325,6 +327,7 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         kind,
         held: Vec::new(),
         nofs: 0,
+        rcu: 0,
         for_storage: for_storage(name),
         state: State::Runnable,
         at: 0,

@@ -287,6 +287,8 @@ pub struct World {
     pub classes: lock::Classes,
     /// Work queues and items.
     pub works: work::Works,
+    /// Tasks that drop objects after a grace period, and the node of each.
+    pub rcu_drops: Vec<(usize, sched::Tid)>,
     /// Running timers, and the node of each.
     pub timers: Map<usize, usize>,
     /// Files of debugfs.
@@ -414,6 +416,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         story: tell.then(Vec::new),
         nodes,
         classes: lock::Classes::default(),
+        rcu_drops: Vec::new(),
         works: work::Works::default(),
         timers: Map::default(),
         dentries: Vec::new(),
