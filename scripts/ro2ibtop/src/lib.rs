@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod cause_texts;
 pub mod conn_counters;
 pub mod device_counters;
 pub mod histograms;
@@ -16,10 +17,10 @@ pub mod history;
 pub mod json;
 pub mod link_flaps;
 pub mod model;
+pub mod number_texts;
 pub mod parse;
 pub mod prometheus;
 pub mod source;
 pub mod svg;
 pub mod verdict;
 pub mod view;
-pub mod words;

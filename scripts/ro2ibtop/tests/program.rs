@@ -42,9 +42,9 @@ use ratatui::style::{
     Modifier, //
 };
 use ro2ibtop::{
+    cause_texts, //
     verdict::Level,
     view::App,
-    words, //
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ro2ibtop");
@@ -380,7 +380,7 @@ fn the_pictures_in_the_documentation_are_these() {
             assert!(drawn.contains(&whole), "{picture}: {whole}");
         }
         for event in app.sample.nis.iter().flat_map(|ni| &ni.events) {
-            let why = words::cause(&event.cause);
+            let why = cause_texts::cause(&event.cause);
             assert!(!events || drawn.contains(why), "{picture}: {why}");
         }
     }

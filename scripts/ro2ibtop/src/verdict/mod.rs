@@ -29,7 +29,7 @@ use crate::{
     histograms::Times,
     history::History,
     model::Ni,
-    words, //
+    number_texts, //
 };
 
 /// Severity of a verdict.
@@ -246,5 +246,5 @@ fn level_of(ms: u64) -> Level {
 }
 
 fn ago(now: f64, then: f64) -> String {
-    words::span(((now - then).max(0.0) * 1000.0) as u64)
+    number_texts::span(((now - then).max(0.0) * 1000.0) as u64)
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     history::Track,
     model::Conn,
-    words, //
+    number_texts, //
 };
 
 /// Milliseconds by which the last receive must be later than an unacknowledged send: it may have been on its
@@ -50,7 +50,7 @@ fn slow(way: Way) -> &'static str {
 
 /// Returns the verdict on a connection.
 pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
-    let span = words::span;
+    let span = number_texts::span;
     match conn.state.as_str() {
         "Established" => {}
         "Closing" | "Draining" | "Dead" => {
@@ -63,13 +63,13 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         }
     }
     if conn.counts.rnr > 0 {
-        let times = words::plural(conn.counts.rnr, "send", "sends");
+        let times = number_texts::plural(conn.counts.rnr, "send", "sends");
         let words = format!("{times} found no receive posted at the peer: a fault, report it");
         return Verdict::new(Level::Bad, "rnr", words);
     }
     let short = track.map_or(0, |track| track.rise.no_memory);
     if short > 0 {
-        let messages = words::plural(short, "message", "messages");
+        let messages = number_texts::plural(short, "message", "messages");
         let words = format!("no memory, or no memory region, here for {messages} just now");
         return Verdict::new(Level::Bad, "memory", words);
     }
@@ -104,7 +104,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         } else {
             starved
         };
-        let waiting = words::plural(for_credits(conn), "message waits", "messages wait");
+        let waiting = number_texts::plural(for_credits(conn), "message waits", "messages wait");
         if ms >= SLOW_MS {
             let words = format!(
                 "peer keeps all credits for {}: {}; {waiting}",
@@ -120,7 +120,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         return Verdict::new(Level::Note, "starved", words);
     }
     if conn.q_unreserved > 0 && conn.reserved == 0 && ms < SLOW_MS {
-        let waiting = words::plural(conn.q_unreserved, "waits", "wait");
+        let waiting = number_texts::plural(conn.q_unreserved, "waits", "wait");
         let words = format!(
             "more PUTs and GETs in progress than the depth {}: {waiting}",
             conn.depth
@@ -133,7 +133,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         return Verdict::new(level_of(ms), "no-answer", words);
     }
     if keeps_credits(conn) {
-        let left = words::plural(conn.peer_held, "credit", "credits");
+        let left = number_texts::plural(conn.peer_held, "credit", "credits");
         let kept = track.map_or(0, |track| (track.kept * 1000.0) as u64);
         let since = match kept {
             0..SLOW_MS => String::new(),

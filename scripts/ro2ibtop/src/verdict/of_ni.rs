@@ -13,13 +13,14 @@ use super::{
     RECENT_S, //
 };
 use crate::{
+    cause_texts,
     history::History,
     model::{
         Event,
         Ni,
         Sample, //
     },
-    words, //
+    number_texts, //
 };
 
 /// Counters of devices that rise when packets are lost and retried.
@@ -91,7 +92,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         .or(|| {
             let told = history.told(ni);
             (told > 0).then(|| {
-                let messages = words::plural(told, "message", "messages");
+                let messages = number_texts::plural(told, "message", "messages");
                 let words = format!(
                     "{messages} failed just now because a peer could not receive or answer them: check the peer"
                 );
@@ -104,7 +105,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 _ => Level::Warn,
             };
             (ni.bad_pkeys > 0).then(|| {
-                let packets = words::plural(ni.bad_pkeys, "packet", "packets");
+                let packets = number_texts::plural(ni.bad_pkeys, "packet", "packets");
                 let words = format!(
                     "{packets} of another partition since the NI has this device: compare the P_Keys of both nodes"
                 );
@@ -116,7 +117,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         .or(|| {
             let before = ni.count("other", "NoMemory");
             (before > 0).then(|| {
-                let times = words::plural(before, "time", "times");
+                let times = number_texts::plural(before, "time", "times");
                 Verdict::new(Level::Note, "memory", format!("was without memory {times}"))
             })
         })
@@ -154,7 +155,10 @@ fn fine(ni: &Ni, now: f64) -> Verdict {
     if !(0.0..YOUNG_S).contains(&age) {
         return Verdict::fine();
     }
-    let words = format!("ok, started {} ago", words::span((age * 1000.0) as u64));
+    let words = format!(
+        "ok, started {} ago",
+        number_texts::span((age * 1000.0) as u64)
+    );
     Verdict::new(Level::Fine, "fine", words)
 }
 
@@ -194,12 +198,12 @@ fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
         .min(short)
     {
         0 => {
-            let messages = words::plural(short, "message", "messages");
+            let messages = number_texts::plural(short, "message", "messages");
             let words = format!("{want} for {messages} just now: they wait, or LNet resends them");
             Verdict::new(Level::Warn, "memory", words)
         }
         naks => {
-            let puts = words::plural(naks, "PUT", "PUTs");
+            let puts = number_texts::plural(naks, "PUT", "PUTs");
             let words = format!("{want} for {puts} of peers just now: refused");
             Verdict::new(Level::Bad, "memory", words)
         }
@@ -218,11 +222,11 @@ fn slow(ni: &Ni, history: &History) -> Option<Verdict> {
             longest = longest.max(ms);
         }
     }
-    let of = words::plural(peers.len() as u64, "peer", "peers");
+    let of = number_texts::plural(peers.len() as u64, "peer", "peers");
     (!peers.is_empty()).then(|| {
         let words = format!(
             "our LNet keeps all credits of {of} for {}: this node is slow: memory, load, disks",
-            words::span(longest)
+            number_texts::span(longest)
         );
         Verdict::new(Level::Bad, "our-lnet-slow", words)
     })
@@ -230,7 +234,7 @@ fn slow(ni: &Ni, history: &History) -> Option<Verdict> {
 
 fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Option<Verdict> {
     let to_see = |e: &&Event| {
-        e.what == "refused" && now - e.time <= RECENT_S && !words::is_negotiation(&e.cause)
+        e.what == "refused" && now - e.time <= RECENT_S && !cause_texts::is_negotiation(&e.cause)
     };
     let newest = events.iter().rev().find(to_see)?;
     let n = events
@@ -243,9 +247,9 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
     };
     let words = format!(
         "{what} ({n} in {}, last of {}{asked}): {}",
-        words::span((RECENT_S * 1000.0) as u64),
+        number_texts::span((RECENT_S * 1000.0) as u64),
         newest.peer,
-        words::refusal(&newest.cause)
+        cause_texts::refusal(&newest.cause)
     );
     Some(Verdict::new(Level::Warn, kind, words))
 }

@@ -14,12 +14,13 @@ use super::{
     RECENT_S, //
 };
 use crate::{
+    cause_texts,
     model::{
         Event,
         Ni,
         Peer, //
     },
-    words, //
+    number_texts, //
 };
 
 /// Seconds over which breaks are counted, and the number that is too many.
@@ -42,11 +43,11 @@ fn recent<'a>(
 
 /// Returns the verdict on a lost peer; `back`: the peer is connected again, with the state of its data.
 pub(super) fn because(cause: &str, detail: &str, back: Option<Data>) -> String {
-    let mut words = words::cause(cause).to_string();
+    let mut words = cause_texts::cause(cause).to_string();
     if !detail.is_empty() {
         words = format!("{words} ({detail})");
     }
-    match words::advice(cause, detail) {
+    match cause_texts::advice(cause, detail) {
         "" => words,
         advice => match back {
             Some(data) if cause == "TransportRetry" => format!("{words}: {}", data.back()),
@@ -59,13 +60,13 @@ pub(super) fn because(cause: &str, detail: &str, back: Option<Data>) -> String {
 /// not report it.
 fn next_try(peer: &Peer) -> Option<String> {
     let when = match peer.retry_ms {
-        Some(ms) => format!("next try in {}", words::span(ms)),
+        Some(ms) => format!("next try in {}", number_texts::span(ms)),
         None if peer.failures > 0 => "trying now".to_string(),
         None => return None,
     };
     Some(match peer.failures {
         0 => when,
-        n => format!("{when}, {}", words::plural(n, "failure", "failures")),
+        n => format!("{when}, {}", number_texts::plural(n, "failure", "failures")),
     })
 }
 
@@ -83,12 +84,15 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
     let why = why.or_else(|| last(peer));
     let next = next_try(peer).filter(|_| peer.usable == 0);
     if peer.usable == 0 && (peer.waiting > 0 || newest.is_none() && peer.retry_ms.is_some()) {
-        let waiting = words::plural(peer.waiting, "message waits", "messages wait");
+        let waiting = number_texts::plural(peer.waiting, "message waits", "messages wait");
         let (level, mut words) = match peer.waiting {
             0 => (Level::Note, "no connection".to_string()),
             _ => (
                 level_of(peer.waited_ms),
-                format!("{waiting} {} for a connection", words::span(peer.waited_ms)),
+                format!(
+                    "{waiting} {} for a connection",
+                    number_texts::span(peer.waited_ms)
+                ),
             ),
         };
         if let Some(next) = next {
@@ -126,7 +130,11 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
     };
     // The causes may differ.
     if peer.ends.len() > 1 {
-        breaks.words = format!("{}; so far {}", breaks.words, words::ends(&peer.ends, 2));
+        breaks.words = format!(
+            "{}; so far {}",
+            breaks.words,
+            cause_texts::ends(&peer.ends, 2)
+        );
     }
     breaks
 }

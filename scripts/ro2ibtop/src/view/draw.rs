@@ -46,15 +46,16 @@ use super::{
     Item, //
 };
 use crate::{
+    cause_texts,
     model::{
         Conn,
         Event, //
     },
+    number_texts, //
     verdict::{
         self,
         Level, //
     },
-    words, //
 };
 
 /// Number of ends shown below the list.
@@ -192,7 +193,7 @@ impl App {
 
     fn conns_in_words(&self) -> String {
         let conns: usize = self.sample.nis.iter().map(|ni| ni.conns.len()).sum();
-        words::plural(conns as u64, "connection", "connections")
+        number_texts::plural(conns as u64, "connection", "connections")
     }
 
     fn summary(&self) -> Vec<Span<'_>> {
@@ -259,11 +260,11 @@ impl App {
             if conn.active { "local" } else { "peer" }.to_string(),
             state.to_string(),
             format!("{}/{}", conn.credits, conn.depth),
-            words::short(queue),
-            words::short(conn.with_lnet),
+            number_texts::short(queue),
+            number_texts::short(conn.with_lnet),
             match conn.oldest_ms {
                 0 => String::new(),
-                ms => words::span(ms),
+                ms => number_texts::span(ms),
             },
             self.rate(rate.tx),
             self.rate(rate.rx),
@@ -300,7 +301,7 @@ impl App {
                 known(conn.qpn),
                 known(conn.peer_qpn),
                 known(conn.mtu),
-                words::span(conn.idle_ms),
+                number_texts::span(conn.idle_ms),
                 conn.peer_held,
                 conn.depth,
                 conn.reserved,
@@ -311,9 +312,9 @@ impl App {
         if let Some(peer) = peer.filter(|peer| !peer.ends.is_empty()) {
             lines.push(Line::from(format!(
                 "{}, {}: {}",
-                words::plural(peer.closed, "connection ended", "connections ended"),
-                words::plural(peer.failed, "attempt failed", "attempts failed"),
-                words::ends(&peer.ends, usize::MAX)
+                number_texts::plural(peer.closed, "connection ended", "connections ended"),
+                number_texts::plural(peer.failed, "attempt failed", "attempts failed"),
+                cause_texts::ends(&peer.ends, usize::MAX)
             )));
         }
         lines
@@ -332,8 +333,8 @@ impl App {
         let mut lines = vec![heading(&EVENT_COLUMNS, area.width)];
         for event in events {
             let why = match event.what.as_str() {
-                "refused" => words::refusal(&event.cause),
-                _ => words::cause(&event.cause),
+                "refused" => cause_texts::refusal(&event.cause),
+                _ => cause_texts::cause(&event.cause),
             };
             let mut why = why.to_string();
             if !event.detail.is_empty() {
@@ -345,7 +346,7 @@ impl App {
             let ago = (self.sample.time - event.time).max(0.0) * 1000.0;
             let cells = [
                 event.peer.clone(),
-                format!("{} ago", words::span(ago as u64)),
+                format!("{} ago", number_texts::span(ago as u64)),
                 event.what.clone(),
                 event.by.clone(),
             ];
@@ -373,7 +374,7 @@ impl App {
 
     pub(super) fn rate(&self, rate: f64) -> String {
         if self.history.can_compare() {
-            words::short(rate.round().max(0.0) as u64)
+            number_texts::short(rate.round().max(0.0) as u64)
         } else {
             "-".to_string()
         }

@@ -35,11 +35,11 @@ use super::{
 use crate::{
     histograms,
     model::Ni,
+    number_texts, //
     verdict::{
         Level,
         Verdict, //
     },
-    words, //
 };
 
 /// Number of stages whose times are shown.
@@ -109,10 +109,10 @@ impl App {
             ni.conns.len().to_string(),
             self.rate(rate.tx),
             self.rate(rate.rx),
-            words::short(ni.waiting),
-            words::short(ni.count_all("closed")),
-            words::short(ni.count_all("failed")),
-            words::short(ni.count_all("refused")),
+            number_texts::short(ni.waiting),
+            number_texts::short(ni.count_all("closed")),
+            number_texts::short(ni.count_all("failed")),
+            number_texts::short(ni.count_all("refused")),
             track.map(|t| t.picture(bars(width))).unwrap_or_default(),
         ]
     }
