@@ -104,7 +104,7 @@ def test_broken_device(nodes, told):
     tell = "echo eth0 {} >/sys/module/ib_event/parameters/tell"
     a.guest.check(f"insmod /files/ib_event.ko; {tell.format('fatal')}")
     try:
-        told(a, "rxe0 reported a fatal error, LNet avoids the NI ...", name="broken")
+        told(a, "rxe0 reported a fatal error, LNet avoids the NI ...", name="broken-device")
     finally:
         a.guest.run(f"{tell.format('port_active')}; rmmod ib_event")
 

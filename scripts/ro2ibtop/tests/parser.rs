@@ -76,7 +76,9 @@ fn guest_reports_have_all_keys() {
             assert!(line.contains(" number="), "{name}: {line}");
         }
     }
-    let broken = source::report(common::guest("broken")).pop().unwrap();
+    let broken = source::report(common::guest("broken-device"))
+        .pop()
+        .unwrap();
     assert_eq!(broken.nis[0].health, "broken");
     let ended = source::report(common::guest("ended")).pop().unwrap();
     let ends = &ended.nis[0].peers[0].ends;

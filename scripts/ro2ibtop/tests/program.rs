@@ -198,7 +198,7 @@ fn a_node_without_an_ni_is_no_healthy_one() {
 /// Checks an NI that LNet avoids while its link is up.
 #[test]
 fn a_broken_device_is_not_healthy() {
-    let told = common::guest("broken");
+    let told = common::guest("broken-device");
     let up = "\nro2ib_device_up{ni=\"10.0.0.1@o2ib\",device=\"rxe0\"} ";
     for (health, kind, words, works) in [
         ("broken", "device-broken", "rxe0 reported a fatal error", 0),

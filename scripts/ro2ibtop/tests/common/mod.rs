@@ -30,7 +30,7 @@ pub const GUESTS: [(&str, &str); 11] = [
     ("no-peer", include_str!("../guest/no-peer.txt")),
     ("booting", include_str!("../guest/booting.txt")),
     ("ended", include_str!("../guest/ended.txt")),
-    ("broken", include_str!("../guest/broken.txt")),
+    ("broken-device", include_str!("../guest/broken-device.txt")),
 ];
 
 /// Returns the text of one guest.
