@@ -221,7 +221,7 @@ def test_id_of_a_dead_peer_goes(nodes, record_property):
     ledger = Ledger(a, b)
     with lose(b, "DREQ"):
         close_unheard(a, b)
-        spent, _ = timed(lambda: until(lambda: lingering(a) == 0, "the id is gone", 30, 0.1))
+        spent, _ = timed(lambda: until(lambda: lingering(a) == 0, "the id is gone", 60, 0.1))
         report(record_property, "id gone after", f"{spent:.2f} s")
     ledger.check()
 

@@ -446,6 +446,7 @@ impl Script {
         // From a source of its own, as above.
         let own = &mut Rng::new(seed ^ 0x0a5c_ed00);
         script.plan.params.probe = own.of(&[1000, 1000, 0, 250, 3000]);
+        script.plan.ofed = Rng::new(seed ^ 0x0fed_22d3).one_in(32);
         let own = &mut Rng::new(seed ^ 0x0dea_d0de);
         if !strict && own.one_in(16) {
             script.dies(own);

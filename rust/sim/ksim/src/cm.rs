@@ -174,11 +174,13 @@ const NO_SERVICE: i32 = 8;
 const PACKET_LIFE_TIME: u8 = 16;
 /// Returns the nanoseconds until the CM resends a message.
 fn resend() -> u64 {
-    if w().plan.ib {
-        6400 * MS
+    let response = if w().plan.ofed {
+        17_200 * MS
     } else {
         4300 * MS
-    }
+    };
+    let paths = if w().plan.ib { 2100 * MS } else { 0 };
+    response + paths
 }
 /// Number of resends of a message.
 const TRIES: u32 = 15;

@@ -106,6 +106,8 @@ pub struct Plan {
     /// All devices are InfiniBand: the CM and the transport wait longer, an address is resolved
     /// through IPoIB, and a path is a LID.
     pub ib: bool,
+    /// The CM is that of OFED, which waits four times as long for an answer.
+    pub ofed: bool,
     /// `wrq_sge`.
     pub wrq_sge: u32,
     /// `use_privileged_port`.
@@ -189,6 +191,7 @@ impl Plan {
             cksum: false,
             params: lnet::Params::default(),
             ib: false,
+            ofed: false,
             wrq_sge: 2,
             privileged: false,
             refuses_inv: None,
