@@ -59,30 +59,31 @@ pub type UnresponsiveBucket = [u32; 4];
 /// Recommended number of buckets: with a thousand dead peers hardly one is forgotten.
 pub const QUIET: usize = 1024;
 
-/// Table of peers that did not answer the last time: a peer object is gone with its last attempt. The buckets are
-/// memory of the caller, always the same number. A peer whose bucket is full replaces another peer there, which then
-/// counts as unknown again.
-#[derive(Clone, Copy, Debug)]
-pub struct UnresponsivePeers {
+/// Table of peers that did not answer the last time, in the memory `B`, which never grows: a peer object is gone with
+/// its last attempt. A peer whose bucket is full replaces another peer there, which then counts as unknown again.
+pub struct UnresponsivePeers<B> {
+    buckets: B,
     salt: u64,
 }
 
-impl UnresponsivePeers {
-    /// Creates the table; `salt` is random.
-    pub const fn new(salt: u64) -> Self {
-        Self { salt }
+impl<B: Deref<Target = [UnresponsiveBucket]> + DerefMut> UnresponsivePeers<B> {
+    /// Creates the table over unused buckets; `salt` is random.
+    pub fn new(buckets: B, salt: u64) -> Self {
+        Self { buckets, salt }
     }
 
     /// Returns whether the peer with this address did not answer.
-    pub fn has(self, places: &[UnresponsiveBucket], addr: u32) -> bool {
-        let at = salted_hash::index(addr, self.salt, places.len());
-        places.get(at).is_some_and(|place| place.contains(&addr))
+    fn has(&self, addr: u32) -> bool {
+        let at = salted_hash::index(addr, self.salt, self.buckets.len());
+        self.buckets
+            .get(at)
+            .is_some_and(|place| place.contains(&addr))
     }
 
     /// Records whether the peer answered.
-    pub fn note(self, places: &mut [UnresponsiveBucket], addr: u32, answered: bool) {
-        let at = salted_hash::index(addr, self.salt, places.len());
-        let Some(place) = places.get_mut(at) else {
+    fn note(&mut self, addr: u32, answered: bool) {
+        let at = salted_hash::index(addr, self.salt, self.buckets.len());
+        let Some(place) = self.buckets.get_mut(at) else {
             return;
         };
         if answered {
@@ -208,8 +209,9 @@ impl<M: Deref<Target = [u32]> + DerefMut> PeerRing<M> {
 }
 
 /// Attempts in flight, and peers that wait for their turn.
-pub struct ConnectQueue<M> {
+pub struct ConnectQueue<M, B> {
     under_way: ConnectsInFlight,
+    unanswered: UnresponsivePeers<B>,
     /// Peers without a connection.
     first: PeerRing<M>,
     /// Peers without a connection that did not answer the last time.
@@ -218,15 +220,34 @@ pub struct ConnectQueue<M> {
     more: PeerRing<M>,
 }
 
-impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
+impl<M, B> ConnectQueue<M, B>
+where
+    M: Deref<Target = [u32]> + DerefMut,
+    B: Deref<Target = [UnresponsiveBucket]> + DerefMut,
+{
     /// Creates an empty queue. Each list has as much room as its memory.
-    pub fn new(first: M, silent: M, more: M) -> Self {
+    pub fn new([first, silent, more]: [M; 3], unanswered: UnresponsivePeers<B>) -> Self {
         Self {
             under_way: ConnectsInFlight::NONE,
+            unanswered,
             first: PeerRing::new(first),
             silent: PeerRing::new(silent),
             more: PeerRing::new(more),
         }
+    }
+
+    /// Returns the priority of the peer with that address. `more`: it has a connection already.
+    pub fn claim(&self, addr: u32, more: bool) -> ConnectPriority {
+        match more {
+            true => ConnectPriority::More,
+            false if self.unanswered.has(addr) => ConnectPriority::Silent,
+            false => ConnectPriority::First,
+        }
+    }
+
+    /// Records whether the peer with that address has answered.
+    pub fn note(&mut self, addr: u32, answered: bool) {
+        self.unanswered.note(addr, answered);
     }
 
     /// Returns whether the peer with that address may begin this number of attempts now, and then counts them.
@@ -423,9 +444,11 @@ mod tests {
     }
 
     /// Returns a queue with that room, in which all attempts are in flight.
-    fn busy<const N: usize>(room: &mut [[u32; N]; 3]) -> ConnectQueue<&mut [u32]> {
-        let [first, silent, more] = room;
-        let mut line = ConnectQueue::new(&mut first[..], &mut silent[..], &mut more[..]);
+    fn busy<const N: usize>(
+        room: &mut [[u32; N]; 3],
+    ) -> ConnectQueue<&mut [u32], &mut [UnresponsiveBucket]> {
+        let room = room.each_mut().map(|list| &mut list[..]);
+        let mut line = ConnectQueue::new(room, UnresponsivePeers::new(&mut [][..], 0));
         let mut place = QueueState::Nowhere;
         assert!(line.enter(9, 16, &mut place, ConnectPriority::First));
         line
@@ -546,26 +569,26 @@ mod tests {
 
     #[test]
     fn unresponsive_peer_is_recorded_until_it_answers() {
-        let unanswered = UnresponsivePeers::new(0x9e37_79b9_7f4a_7c15);
-        let mut places = [[0; 4]; 64];
+        let mut buckets = [[0; 4]; 64];
+        let mut unanswered = UnresponsivePeers::new(&mut buckets[..], 0x9e37_79b9_7f4a_7c15);
         let rack = 0x0a00_0100..0x0a00_0140u32;
         for addr in rack.clone() {
-            assert!(!unanswered.has(&places, addr));
-            unanswered.note(&mut places, addr, false);
-            unanswered.note(&mut places, addr, false);
+            assert!(!unanswered.has(addr));
+            unanswered.note(addr, false);
+            unanswered.note(addr, false);
         }
         // No other peer is taken for one of them, and hardly one of them is forgotten.
-        assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| unanswered.has(&places, addr)));
-        let known = rack.clone().filter(|addr| unanswered.has(&places, *addr));
+        assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| unanswered.has(addr)));
+        let known = rack.clone().filter(|addr| unanswered.has(*addr));
         assert!(known.count() > 60);
         for addr in rack {
-            unanswered.note(&mut places, addr, true);
+            unanswered.note(addr, true);
         }
-        assert!(places.iter().flatten().all(|quiet| *quiet == 0));
+        assert!(unanswered.buckets.iter().flatten().all(|quiet| *quiet == 0));
         // The newest of many is known.
         for addr in 1..1000 {
-            unanswered.note(&mut places, addr, false);
-            assert!(unanswered.has(&places, addr));
+            unanswered.note(addr, false);
+            assert!(unanswered.has(addr));
         }
     }
 }

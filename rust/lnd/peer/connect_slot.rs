@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Turn of a peer in the connect queue ([`super::connect_queue`]), and its consequences.
+//! Turn of a peer in the connect queue of its NI ([`crate::policy::connect_queue`]), and its consequences.
 //!
-//! Context: process. The lock of the queue nests inside the peer lock, and a peer is called with neither held.
+//! A call is a hint, and may be lost: a peer that waits checks again every second ([`super::RECHECK_MS`]), and then
+//! calls the next peer. The queue stores addresses, not peers, and holds no reference. A peer that is forgotten removes
+//! its entry.
+//!
+//! Context: process. The lock of the queue is a plain spin lock, which nests inside the peer lock; no memory is
+//! allocated under it. A peer is called with neither held.
+//!
+//! # Invariants
+//!
+//! The attempts that the queue counts are the attempts of this node that the policies of the peers have counted
+//! ([`crate::policy::reconnect::ReconnectState::start`]) and that have not ended their turn
+//! ([`super::Connection::end_turn`]). Each attempt keeps the priority that it was counted with, and is counted off with
+//! it.
 
 use kernel::sync::Arc;
 
@@ -54,14 +66,14 @@ impl<C: Connection> Peer<C> {
     /// Ends the turn because the peer has not answered.
     pub(crate) fn does_not_answer(&self, conn: &C) {
         if let Some(claim) = conn.end_turn() {
-            self.peers.line.lock().note(self.nid, false);
+            self.peers.line.lock().note(self.nid.addr(), false);
             self.peers.leave_line(claim);
         }
     }
 
     /// Records that the peer has answered a request of this node, with any answer.
     pub(crate) fn answers(&self) {
-        self.peers.line.lock().note(self.nid, true);
+        self.peers.line.lock().note(self.nid.addr(), true);
     }
 
     /// Calls the peer, whose entry with state `place` was taken out of the queue. Returns false if the peer no longer
@@ -121,8 +133,8 @@ impl<C: Connection> PeerInner<C> {
     /// behind peers without a connection if the attempts are for `more` connections than it has.
     fn has_turn(&mut self, peer: &Peer<C>, attempts: u16, more: bool) -> bool {
         let mut line = peer.peers.line.lock();
-        let claim = line.claim(peer.nid, more);
-        let begins = line.enter(peer.nid, attempts, &mut self.place, claim);
+        let claim = line.claim(peer.nid.addr(), more);
+        let begins = line.enter(peer.nid.addr(), attempts, &mut self.place, claim);
         if begins {
             self.claim = claim;
         }
@@ -132,7 +144,10 @@ impl<C: Connection> PeerInner<C> {
     /// Takes the peer out of the queue, because the peer leaves its table.
     pub(super) fn leaves_line(&mut self, peer: &Peer<C>) {
         if self.place.waits() {
-            peer.peers.line.lock().forget(peer.nid, &mut self.place);
+            peer.peers
+                .line
+                .lock()
+                .forget(peer.nid.addr(), &mut self.place);
         }
     }
 }

@@ -21,12 +21,9 @@ use kernel::{
     workqueue::DelayedWork, //
 };
 
-use self::{
-    conn_list::{
-        ConnList,
-        ConnListEntry, //
-    },
-    connect_queue::ConnectWaiters, //
+use self::conn_list::{
+    ConnList,
+    ConnListEntry, //
 };
 use super::{
     lingering::{
@@ -44,7 +41,12 @@ use crate::{
     policy::{
         connect_queue::{
             ConnectPriority,
-            QueueState, //
+            ConnectQueue,
+            QueueState,
+            UnresponsiveBucket,
+            UnresponsivePeers,
+            QUIET,
+            ROOM, //
         },
         reconnect::{
             PeerParams,
@@ -66,7 +68,6 @@ mod accept;
 mod conn_events;
 pub(super) mod conn_list;
 mod connect;
-mod connect_queue;
 mod connect_slot;
 mod forget;
 mod link_change;
@@ -183,14 +184,17 @@ pub(crate) struct Peers<C: Connection> {
     pub(crate) lingering: LingeringConns<C>,
     /// Peers that wait for their turn to connect.
     #[pin]
-    line: SpinLock<ConnectWaiters>,
+    line: SpinLock<ConnectQueue<KVec<u32>, KVec<UnresponsiveBucket>>>,
 }
 
 impl<C: Connection> Peers<C> {
     /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = RcuMap::new()?;
-        let line = ConnectWaiters::new(random::u64())?;
+        let room = || KVec::from_elem(0, ROOM, GFP_KERNEL);
+        let quiet = KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?;
+        let unanswered = UnresponsivePeers::new(quiet, random::u64());
+        let line = ConnectQueue::new([room()?, room()?, room()?], unanswered);
         Arc::pin_init(
             pin_init!(Self {
                 ni,
