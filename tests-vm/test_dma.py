@@ -45,7 +45,7 @@ def test_a_missing_sync_is_noticed(boot_pair, skip):
     a.traffic(b, op="mix", size=1000, count=20, conc=4)
     assert int(b.guest.check(f"cat {PARAMETERS}/violations")) == 0
     b.guest.check(f"echo '{skip}' >{PARAMETERS}/skip")
-    r = a.try_traffic(b, op="mix", size=1000, count=20, conc=4, timeout=10)
+    r = a.try_traffic(b, op="mix", size=1000, count=20, conc=20, timeout=10)
     broken = int(b.guest.check(f"cat {PARAMETERS}/violations"))
     assert broken or r["errors"] or r["verify_errors"], r
 
