@@ -82,6 +82,8 @@ static int traffic_word(struct lnet_lite_traffic *t, const char *key, const char
 		return u32_arg(val, &t->timeout);
 	if (!strcmp(key, "seconds"))
 		return u32_arg(val, &t->seconds);
+	if (!strcmp(key, "pause_ms"))
+		return u32_arg(val, &t->pause_ms);
 	if (!strcmp(key, "to"))
 		return nid_arg(val, &t->to);
 	if (!strcmp(key, "from"))

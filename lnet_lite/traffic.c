@@ -196,6 +196,8 @@ static void slot_work(struct work_struct *work)
 		bool get = run->t.op == LNET_LITE_GET || (run->t.op == LNET_LITE_MIX && i % 2);
 
 		one_op(run, run->base + i, get, &buf[get]);
+		if (run->t.pause_ms)
+			msleep(run->t.pause_ms);
 		cond_resched();
 	}
 	for (i = 0; i < ARRAY_SIZE(buf); i++)

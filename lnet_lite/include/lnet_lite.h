@@ -75,6 +75,7 @@ struct lnet_lite_traffic {
 	u32			peers;		/* that many targets in turn, by address */
 	u32			timeout;	/* seconds per operation, 0 = from the LND */
 	u32			seconds;	/* start nothing new after that; 0 = no limit */
+	u32			pause_ms;	/* pause after each operation, milliseconds */
 	bool			no_trunc;	/* target refuses what does not fit */
 	bool			no_ask;		/* the target is not asked what it has verified */
 	bool			nomatch;	/* target has no match */
