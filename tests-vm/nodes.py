@@ -56,9 +56,20 @@ def stamp(line):
 class Running:
     """Traffic run in progress."""
 
+    count = 0
+
     def __init__(self, node, command):
         self.node, self.command = node, command
-        self.job = node.guest.spawn(node.ctl_script(command))
+        Running.count += 1
+        self.pid = f"/tmp/run{Running.count}"
+        # A child of the shell writes the command, so that a signal to the child ends the run, and the shell can still
+        # read the answer.
+        write = f"(echo '{command}' >&3) 2>/dev/null & echo $! >{self.pid}; wait"
+        self.job = node.guest.spawn(f"exec 3<>{CTL}/ctl; {write}; cat <&3")
+
+    def stop(self):
+        """Ends the run after the operations under way."""
+        self.node.guest.run(f"kill -9 $(cat {self.pid})")
 
     def result(self, timeout=PATIENCE):
         return parse(self.job.wait(timeout)[1])
