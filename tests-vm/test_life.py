@@ -277,9 +277,9 @@ def test_connecting_without_listener(nodes):
     """Connecting fails at once if the address has no listener, and after a while if no node has the address."""
     a, b = nodes
     up(a)
-    r = a.try_traffic(b, op="put-ack", count=4, conc=4, timeout=100)
+    r = a.try_traffic(b, op="put-ack", count=4, conc=4, ask=0, timeout=100)
     assert r["count"] == 0 and r["errors"] == 4 and not r["timeouts"] and r["usec"] < 30_000_000, r
-    r = a.try_traffic("10.0.0.77@o2ib", op="put-ack", count=4, conc=4, timeout=100)
+    r = a.try_traffic("10.0.0.77@o2ib", op="put-ack", count=4, conc=4, ask=0, timeout=100)
     assert r["count"] == 0 and r["errors"] == 4 and not r["timeouts"], r
     b.load()
     b.ni_add()
@@ -475,7 +475,7 @@ def test_peer_killed_and_restarted(boot_pair):
     a.traffic(b, op="mix", count=20)
     before = a.stats()["finalized"]
     # Large messages, so that few are left to fail: eight with each attempt to connect.
-    run = a.start(b, op="mix", size=1 << 20, count=40, conc=8, timeout=24)
+    run = a.start(b, op="mix", size=1 << 20, count=40, conc=8, ask=0, timeout=24)
     until(lambda: a.stats()["finalized"] > before + 8, "traffic", pause=0.02)
     b.guest.kill()
     r = run.result(600)

@@ -192,7 +192,9 @@ def test_a_peer_is_not_blamed_for_our_link(nodes):
     a.set(retries=0)
     Carrier.away(a)
     until(lambda: "link=down" in a.guest.check(f"cat {DEBUGFS}/{a.nid}"), "the link is seen to be down")
-    r = a.try_traffic(b, op="put", count=1, timeout=120)
+    # The message waits for the link only without a connection.
+    until(lambda: not a.conns(), "the connection is closed")
+    r = a.try_traffic(b, op="put", count=1, ask=0, timeout=120)
     Carrier.back(a)
     assert r["errors"] == 1 and not r["timeouts"], r
     of = a.guest.check(f"grep of=messages {DEBUGFS}/{a.nid}")

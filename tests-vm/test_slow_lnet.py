@@ -155,7 +155,7 @@ def test_unload_while_messages_wait(nodes):
     up(a, b)
     a.ping(b)
     b.set(lazy=1)
-    run = a.start(b, op="put", size=20000, count=6, conc=6, timeout=30)
+    run = a.start(b, op="put", size=20000, count=6, conc=6, ask=0, timeout=30)
     until(lambda: b.stats()["delayed"] >= 6 or not run.running(), "held receives")
     assert run.running()
     job = b.guest.spawn(b.ctl_script(f"ni del {b.nid}"))
