@@ -130,6 +130,7 @@ pub unsafe extern "C" fn ro2ib_cq_destroy(cq: *mut ro2ib_cq) {
             sched::sleep_on(cq as usize);
         }
         (*cq).gone = true;
+        (*cq).queue = VecDeque::new();
     }
 }
 

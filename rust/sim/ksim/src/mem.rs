@@ -11,7 +11,8 @@ use std::{
         dealloc,
         Layout, //
     },
-    cell::RefCell, //
+    cell::RefCell,
+    collections::VecDeque, //
 };
 
 use crate::{
@@ -37,6 +38,14 @@ const RESTS: usize = 1024;
 const SPOILT: usize = 512;
 /// Number of blocks of a size that are kept for the next world.
 const SPARES: usize = 4096;
+/// Number of freed blocks that rest at a time; only the largest worlds free more.
+const RESTING: usize = 1 << 20;
+/// Class of pages. The host's allocator would take two pages for an aligned one.
+const PAGES: u32 = 12 * QUARTERS;
+/// Number of pages that are allocated together, and never given back.
+const PAGES_AT_ONCE: usize = 64;
+/// Number of classes from one power of two to the next.
+const QUARTERS: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -50,7 +59,7 @@ enum State {
 #[derive(Clone, Copy)]
 struct Block {
     addr: usize,
-    /// Exponent of the block's real size.
+    /// Class of the block's real size.
     class: u32,
     state: State,
     size: usize,
@@ -67,36 +76,55 @@ struct Block {
 struct Heap {
     blocks: Vec<Block>,
     by_addr: Map<usize, u32>,
-    spare: [Vec<u32>; 32],
+    spare: [Vec<u32>; 32 * QUARTERS as usize],
     live: Vec<u32>,
-    resting: Vec<u32>,
+    resting: VecDeque<u32>,
     /// Indices of blocks that were given back to the host.
     unused: Vec<u32>,
     nr: u64,
+    /// Description of the first write after a free that was found.
+    bad: Option<String>,
 }
 
 thread_local! {
     static HEAP: RefCell<Heap> = const { RefCell::new(Heap {
         blocks: Vec::new(),
         by_addr: Map::with_hasher(Hash::new()),
-        spare: [const { Vec::new() }; 32],
+        spare: [const { Vec::new() }; 32 * QUARTERS as usize],
         live: Vec::new(),
-        resting: Vec::new(),
+        resting: VecDeque::new(),
         unused: Vec::new(),
         nr: 0,
+        bad: None,
     }) };
 }
 
-/// Returns the layout of a class: the size is a power of two, with that alignment, up to that of
-/// pages.
+/// Returns the class for a size: the next multiple of a quarter of a power of two, or the next
+/// power of two, which has that alignment, up to that of pages.
+fn class_of(size: usize, align: usize) -> u32 {
+    let size = size.max(align).max(32);
+    let low = size.ilog2();
+    let quarters = (size - (1 << low)).div_ceil(1 << (low - 2)) as u32;
+    match quarters {
+        1.. if align > 16 => (low + 1) * QUARTERS,
+        _ => low * QUARTERS + quarters,
+    }
+}
+
+/// Returns the layout of a class.
 fn layout(class: u32) -> Layout {
-    let size = 1_usize << class;
-    Layout::from_size_align(size, size.min(4096)).expect("a size that exists")
+    let (low, quarters) = (class / QUARTERS, class % QUARTERS);
+    let size = (1_usize << low) + ((quarters as usize) << (low - 2));
+    let align = match quarters {
+        0 => size.min(4096),
+        _ => 16,
+    };
+    Layout::from_size_align(size, align).expect("a size that exists")
 }
 
 impl Heap {
     fn get(&mut self, node: usize, size: usize, align: usize) -> *mut u8 {
-        let class = size.max(align).max(32).next_power_of_two().trailing_zeros();
+        let class = class_of(size, align);
         let i = match self.spare[class as usize].pop() {
             Some(i) => i,
             None => self.fresh(class),
@@ -114,9 +142,21 @@ impl Heap {
     }
 
     fn fresh(&mut self, class: u32) -> u32 {
+        let layout = layout(class);
+        let n = if class == PAGES { PAGES_AT_ONCE } else { 1 };
+        let all = Layout::from_size_align(n * layout.size(), layout.align());
         // SAFETY: The size is not 0.
-        let p = unsafe { alloc(layout(class)) };
+        let p = unsafe { alloc(all.expect("a size that exists")) };
         assert!(!p.is_null(), "no memory");
+        for at in 1..n {
+            // SAFETY: There are `n` blocks.
+            let i = self.add(unsafe { p.add(at * layout.size()) }, class);
+            self.spare[class as usize].push(i);
+        }
+        self.add(p, class)
+    }
+
+    fn add(&mut self, p: *mut u8, class: u32) -> u32 {
         let block = Block {
             addr: p as usize,
             class,
@@ -154,17 +194,38 @@ impl Heap {
         }
         if block.size <= RESTS {
             self.blocks[i as usize].state = State::Resting;
-            self.resting.push(i);
+            self.resting.push_back(i);
+            if self.resting.len() > RESTING {
+                self.end_rest();
+            }
         } else {
             self.release(i);
         }
+    }
+
+    /// Checks the block that has rested longest, and releases it. Returns false if none rests.
+    fn end_rest(&mut self) -> bool {
+        let Some(i) = self.resting.pop_front() else {
+            return false;
+        };
+        let block = self.blocks[i as usize];
+        // SAFETY: Still allocated.
+        let bytes = unsafe { core::slice::from_raw_parts(block.addr as *const u8, block.size) };
+        if let Some(at) = written(bytes) {
+            self.bad.get_or_insert(format!(
+                "byte {at} of allocation {} of {} bytes was written after it was freed",
+                block.nr, block.size
+            ));
+        }
+        self.release(i);
+        true
     }
 
     fn release(&mut self, i: u32) {
         let block = &mut self.blocks[i as usize];
         block.state = State::Spare;
         let spare = &mut self.spare[block.class as usize];
-        if spare.len() < SPARES {
+        if spare.len() < SPARES || block.class == PAGES {
             spare.push(i);
             return;
         }
@@ -280,24 +341,12 @@ fn written(bytes: &[u8]) -> Option<usize> {
 pub fn clear() -> Option<String> {
     HEAP.with(|h| {
         let h = &mut *h.borrow_mut();
-        let mut bad = None;
-        for i in core::mem::take(&mut h.resting) {
-            let block = h.blocks[i as usize];
-            // SAFETY: Still allocated.
-            let bytes = unsafe { core::slice::from_raw_parts(block.addr as *const u8, block.size) };
-            if let Some(at) = written(bytes) {
-                bad.get_or_insert(format!(
-                    "byte {at} of allocation {} of {} bytes was written after it was freed",
-                    block.nr, block.size
-                ));
-            }
-            h.release(i);
-        }
+        while h.end_rest() {}
         for i in core::mem::take(&mut h.live) {
             h.release(i);
         }
         h.nr = 0;
-        bad
+        h.bad.take()
     })
 }
 

@@ -101,6 +101,8 @@ pub struct Task {
     timed_out: bool,
     co: Option<ManuallyDrop<Co>>,
     start: Option<Box<dyn FnOnce()>>,
+    /// Returns a key if the task must not begin before that key is woken.
+    gate: Option<Box<dyn FnMut() -> Option<usize>>>,
     yielder: *const Yielder<(), ()>,
 }
 
@@ -338,6 +340,7 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         timed_out: false,
         co: None,
         start: Some(Box::new(f)),
+        gate: None,
         yielder: core::ptr::null(),
     });
     s.make_runnable(tid);
@@ -347,6 +350,19 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         }
         s.callers[node].push(tid);
     }
+    tid
+}
+
+/// Starts a task that begins when `gate` returns no key to wait for. A task that waits at its gate
+/// has no stack.
+pub fn spawn_gated(
+    node: usize,
+    name: &'static str,
+    gate: impl FnMut() -> Option<usize> + 'static,
+    f: impl FnOnce() + 'static,
+) -> Tid {
+    let tid = spawn(node, Kind::Process, name, f);
+    w().sched.tasks[tid].gate = Some(Box::new(gate));
     tid
 }
 
@@ -374,9 +390,23 @@ pub fn callers(node: usize) -> Vec<Tid> {
 }
 
 impl Sched {
+    /// Makes a runnable task sleep on a key. Returns the number of its sleep.
+    fn block(&mut self, tid: Tid, key: usize) -> u64 {
+        self.not_runnable(tid);
+        let task = &mut self.tasks[tid];
+        task.state = State::Blocked(key);
+        task.timed += 1;
+        task.timed_out = false;
+        let timed = task.timed;
+        self.sleeping.add(&mut self.tasks, key, tid);
+        timed
+    }
+
     fn done(&mut self, tid: Tid) {
         let task = &mut self.tasks[tid];
         task.state = State::Done;
+        task.held = Vec::new();
+        task.gate = None;
         if calls(task.kind, task.name) {
             self.callers[task.node].retain(|t| *t != tid);
         }
@@ -390,7 +420,10 @@ pub fn unspawn(tid: Tid) -> bool {
         return false;
     }
     s.tasks[tid].start = None;
-    s.not_runnable(tid);
+    match s.tasks[tid].state {
+        State::Blocked(key) => s.sleeping.remove(&mut s.tasks, key, tid),
+        _ => s.not_runnable(tid),
+    }
     s.done(tid);
     wake_all(done_key(tid));
     true
@@ -508,13 +541,7 @@ pub fn sleep_until_on(key: usize, until: Option<u64>) -> bool {
     if tid == NONE {
         violation("an event wants to sleep");
     }
-    s.not_runnable(tid);
-    let task = &mut s.tasks[tid];
-    task.state = State::Blocked(key);
-    task.timed += 1;
-    task.timed_out = false;
-    let timed = task.timed;
-    s.sleeping.add(&mut s.tasks, key, tid);
+    let timed = s.block(tid, key);
     if let Some(until) = until {
         at(until, move || {
             let s = &mut w().sched;
@@ -603,6 +630,11 @@ fn resume(tid: Tid) {
     s.now += 100 + (s.rng.u64() & 0x3ff);
 
     if s.tasks[tid].co.is_none() {
+        if let Some(key) = s.tasks[tid].gate.as_mut().and_then(|gate| gate()) {
+            s.block(tid, key);
+            s.current = NONE;
+            return;
+        }
         let start = s.tasks[tid].start.take().expect("a task begins once");
         let stack = STACKS
             .with(|s| s.borrow_mut().pop())

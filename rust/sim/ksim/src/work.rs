@@ -5,12 +5,13 @@
 //! A queued item is a task that has not begun. It may begin before an item that was queued earlier,
 //! and run at the same time as any other item, but never twice at the same time, as in the kernel.
 
+use std::collections::VecDeque;
+
 use crate::{
     decl::k::*,
     lock,
     sched::{
         self,
-        Kind,
         Tid,
         MS, //
     },
@@ -32,6 +33,33 @@ pub struct Queue {
     at_once: Option<usize>,
     /// Items that have begun.
     begun: Vec<Tid>,
+    /// Items that wait until another item ends, in order.
+    waiting: VecDeque<Tid>,
+}
+
+impl Queue {
+    /// Makes the current task wait until another item ends, if there are as many as may run at a
+    /// time. Returns the key to sleep on.
+    fn waits(&mut self) -> Option<usize> {
+        let tid = sched::current();
+        let full = self.at_once.is_some_and(|most| self.begun.len() >= most);
+        full.then(|| {
+            self.waiting.push_back(tid);
+            turn_key(tid)
+        })
+    }
+
+    /// Lets the item begin that has waited longest.
+    fn begin_next(&mut self) {
+        if let Some(next) = self.waiting.pop_front() {
+            sched::wake_all(turn_key(next));
+        }
+    }
+}
+
+/// Returns the key on which a waiting item sleeps.
+fn turn_key(tid: Tid) -> usize {
+    usize::MAX / 2 - tid
 }
 
 /// Queues and items of a world.
@@ -119,6 +147,7 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
         tasks: Vec::new(),
         at_once,
         begun: Vec::new(),
+        waiting: VecDeque::new(),
     }));
     let queues = &mut w().works.queues;
     if queues.len() <= sched::node() {
@@ -171,7 +200,9 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
     }
     // SAFETY: The item is valid while it is pending.
     let name = leak(unsafe { (*work).name });
-    let tid = sched::spawn(q.node, Kind::Process, name, move || {
+    // SAFETY: Queues stay until the world ends.
+    let gate = move || unsafe { (*queue).waits() };
+    let tid = sched::spawn_gated(q.node, name, gate, move || {
         let tid = sched::current();
         // An item never runs twice at the same time.
         while let Some((_, other)) = w().works.running.iter().find(|r| r.0 == work) {
@@ -180,8 +211,8 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
         }
         // SAFETY: Queues stay until the world ends.
         let q = unsafe { &mut *queue };
-        while q.at_once.is_some_and(|most| q.begun.len() >= most) {
-            sched::join(q.begun[0]);
+        while let Some(key) = q.waits() {
+            sched::sleep_on(key);
         }
         q.begun.push(tid);
         // SAFETY: The item is valid until its function is called.
@@ -197,6 +228,7 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
         sched::point();
         w().works.running.retain(|r| r.1 != tid);
         q.begun.retain(|t| *t != tid);
+        q.begin_next();
         q.tasks.retain(|t| *t != tid);
     });
     // SAFETY: As above.
@@ -282,7 +314,11 @@ fn cancel(dwork: *mut delayed_work) -> bool {
             d.work.pending = 0;
             for queue in w().works.queues.get(sched::node()).into_iter().flatten() {
                 // SAFETY: Queues stay until the world ends.
-                unsafe { (**queue).tasks.retain(|t| *t != tid) };
+                let q = unsafe { &mut **queue };
+                q.tasks.retain(|t| *t != tid);
+                q.waiting.retain(|t| *t != tid);
+                // The item may have had its turn.
+                q.begin_next();
             }
             true
         }
