@@ -8,6 +8,8 @@
 //!   the network, which takes rtnl and the shim's mutex, does not wait for that.
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
 //!   passes all the same.
+//! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
+//!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
 
 use simc::{
@@ -24,6 +26,7 @@ use simc::{
         MS,
         SEC, //
     },
+    verbs,
     world::{
         self,
         violation,
@@ -49,7 +52,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 6] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 7] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -58,6 +61,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 6] = [
     }),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
+    ("queue pair numbers repeat", boots),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
 ];
@@ -103,6 +107,52 @@ fn send(from: *mut lnet::Ni, to: u32, most: u64, what: &str) {
     if lnet::wait(op, most) != Some(0) {
         violation(what);
     }
+}
+
+/// Connections of a node that boots.
+const CONNS: usize = 4;
+
+/// Time in which a node that boots reaches the other: each of its old connections rejects one request.
+const BOOTS: u64 = 5 * SEC;
+
+/// Runs a world in which a node loses its power, boots, and sends a message at once.
+fn boots(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    for node in &mut plan.nodes {
+        node.conns = CONNS as u32;
+    }
+    run(seed, plan, 64, || {
+        let asks = |most| {
+            done_on(1, "user", move || {
+                let ni = *w().nodes[1].nis.last().expect("an NI");
+                send(
+                    ni,
+                    world::ip(0, 0),
+                    most,
+                    "the first message of a node does not arrive",
+                );
+            });
+            within(60 * SEC, "not all connections are established", || {
+                verbs::connected(0) == CONNS && verbs::connected(1) == CONNS
+            });
+        };
+        up(0, 1);
+        up(1, 1);
+        asks(SOON);
+        world::power_off(1);
+        sched::sleep(SEC);
+        world::power_on(1);
+        up(1, 1);
+        asks(BOOTS);
+        if w().stale == 0 {
+            violation("no request was rejected as stale");
+        }
+        for node in 0..2 {
+            let last = w().nodes[node].nis.len() - 1;
+            down(node, last..last + 1);
+        }
+        world::clean_all();
+    })
 }
 
 /// Waits until `is_so`, for `most`.

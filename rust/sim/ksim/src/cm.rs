@@ -102,6 +102,8 @@ pub struct Id {
     resolved: u32,
     epoch: u64,
     param: (u8, u8),
+    /// The other side's queue pair: GUID of its adapter, and number.
+    remote_guid: u64,
     remote_qpn: u32,
     gone: bool,
     /// The driver has not accepted the id: the core destroys it.
@@ -167,6 +169,8 @@ const CONSUMER: i32 = 28;
 const TIMEOUT: i32 = 4;
 /// Reject reason of the LND protocol: no resources.
 const NO_RESOURCES: u8 = 2;
+/// The CM has a connection with that queue pair (`IB_CM_REJ_STALE_CONN`).
+const STALE: i32 = 10;
 /// No listener (`IB_CM_REJ_INVALID_SERVICE_ID`).
 const NO_SERVICE: i32 = 8;
 
@@ -189,7 +193,7 @@ const TRIES: u32 = 15;
 pub fn listens(ip: u32) -> bool {
     // SAFETY: Ids stay until the world ends.
     let there = |id: &*mut Id| unsafe { (**id).state == State::Listen && (**id).src.ip == ip };
-    w().ids.values().any(there)
+    verbs::all().any(|dev| dev.listeners.iter().any(there))
 }
 
 fn id_of(nr: u64) -> Option<*mut Id> {
@@ -197,10 +201,10 @@ fn id_of(nr: u64) -> Option<*mut Id> {
 }
 
 fn dev_of(ip: u32) -> Option<*mut Dev> {
+    let devs = &w().nodes.get(world::node_of(ip))?.devs;
     // SAFETY: Devices stay until the world ends.
-    w().nodes
-        .iter()
-        .flat_map(|n| n.devs.iter().copied())
+    devs.iter()
+        .copied()
         .find(|d| unsafe { (**d).ip == ip && (**d).registered && (**d).moved.is_none() })
 }
 
@@ -526,6 +530,7 @@ fn new_id(
         resolved: 0,
         epoch: 0,
         param: (0, 0),
+        remote_guid: 0,
         remote_qpn: 0,
         gone: false,
         core: false,
@@ -547,14 +552,67 @@ fn attach(id: &mut Id, dev: *mut Dev) {
     }
 }
 
-/// Returns the id of a device that has the request of id `from`; 0 if there is none.
-fn asked_by(dev: *mut Dev, from: u64) -> u64 {
+/// Returns the live id of a node that has the request of id `from`.
+fn asked_by(node: usize, from: u64) -> Option<&'static Id> {
+    // SAFETY: Ids stay until the world ends.
+    let id = w().asked.get(&from).map(|id| unsafe { &**id })?;
+    (id.node == node && !id.gone).then_some(id)
+}
+
+/// Ends a connection of the node with the queue pair that a request or an answer names, as
+/// cm_insert_remote_qpn() finds it: the number was used again, and this side does not know of the
+/// end. Returns whether there is one; then the message is rejected.
+fn is_stale(node: usize, from: *mut Dev, qpn: u32, to: u64) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    let (guid, ip, tcp) = unsafe { ((*from).guid, (*from).ip, (*from).tcp) };
+    if !w().reused || tcp || qpn == 0 {
+        return false;
+    }
+    let has = |id: &*mut Id| {
+        // SAFETY: Ids stay until the world ends.
+        let i = unsafe { &**id };
+        (i.remote_guid, i.remote_qpn) == (guid, qpn)
+            && matches!(
+                i.cm,
+                Cm::ReqRcvd
+                    | Cm::RepSent
+                    | Cm::RepRcvd
+                    | Cm::Established
+                    | Cm::DreqSent
+                    | Cm::DreqRcvd
+            )
+    };
     // SAFETY: Devices and ids stay until the world ends.
-    let ids = unsafe { (&(*dev).ids).iter().map(|id| &**id) };
-    ids.filter(|i| i.other == from)
-        .map(|i| i.nr)
-        .next()
-        .unwrap_or(0)
+    let old = unsafe {
+        let mut ids = w().nodes[node].devs.iter().flat_map(|dev| &(**dev).ids);
+        ids.find(|id| has(id)).copied()
+    };
+    let Some(old) = old else {
+        return false;
+    };
+    // SAFETY: As above.
+    let i = unsafe { &mut *old };
+    w().stale += 1;
+    transmit(
+        i.dev,
+        ip,
+        Packet::Rej {
+            to,
+            reason: STALE,
+            private: Vec::new(),
+        },
+    );
+    if i.cm == Cm::Established && !speechless(i) {
+        set(i, Cm::DreqSent);
+        send_again(
+            old,
+            Packet::Dreq {
+                to: i.other,
+                from: i.nr,
+            },
+        );
+    }
+    true
 }
 
 /// Handles a packet that has reached a device.
@@ -563,7 +621,7 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
     let (node, from_ip) = unsafe { ((*dev).node, (*from_dev).ip) };
     let to = match &packet {
         Packet::Req { .. } => 0,
-        Packet::Over { from } => asked_by(dev, *from),
+        Packet::Over { from } => asked_by(node, *from).map_or(0, |id| id.nr),
         Packet::Rep { to, .. }
         | Packet::Rtu { to }
         | Packet::Rej { to, .. }
@@ -580,7 +638,22 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         param,
     } = packet
     {
-        return request(dev, node, from, src, dst, (qpn, mtu), private, param);
+        // A request that is known already is a duplicate.
+        let known = asked_by(node, from).map_or(Cm::Idle, |id| id.cm);
+        if !matches!(known, Cm::Idle | Cm::Timewait) || is_stale(node, from_dev, qpn, from) {
+            return;
+        }
+        return request(
+            dev,
+            from_dev,
+            node,
+            from,
+            src,
+            dst,
+            (qpn, mtu),
+            private,
+            param,
+        );
     }
     let Some(id) = id_of(to).filter(|id| unsafe { (**id).dev == dev }) else {
         match packet {
@@ -606,7 +679,12 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         Packet::Rep {
             from, qpn, private, ..
         } => match i.cm {
+            // The request stays, and is sent again.
+            Cm::ReqSent if is_stale(node, from_dev, qpn, from) => {}
             Cm::ReqSent => {
+                // SAFETY: As above.
+                i.remote_guid = unsafe { (*from_dev).guid };
+                i.remote_qpn = qpn;
                 i.other = from;
                 set(i, Cm::RepRcvd);
                 tell(
@@ -633,6 +711,7 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
             };
             // As cm_rej_handler() does.
             let next = match i.cm {
+                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd if reason == STALE => Cm::Timewait,
                 Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd => Cm::Idle,
                 Cm::RepRcvd | Cm::Established | Cm::DreqSent => Cm::Timewait,
                 Cm::Idle | Cm::DreqRcvd | Cm::Timewait => return,
@@ -708,6 +787,7 @@ fn established(id: *mut Id) {
 
 fn request(
     dev: *mut Dev,
+    from_dev: *mut Dev,
     node: usize,
     from: u64,
     src: Addr,
@@ -716,22 +796,11 @@ fn request(
     private: Vec<u8>,
     param: (u8, u8),
 ) {
-    // SAFETY: Ids stay until the world ends.
+    // SAFETY: Devices and ids stay until the world ends.
     let listener = unsafe {
-        // A request that is known already is a duplicate.
-        let known = w().ids.values().copied().find(|id| {
-            (**id).node == node && !(**id).active && (**id).other == from && (**id).cm != Cm::Idle
-        });
-        if known.is_some() {
-            return;
-        }
-        w().ids
-            .values()
-            .copied()
-            .filter(|id| {
-                (**id).dev == dev && (**id).state == State::Listen && (**id).src.port == dst.port
-            })
-            .min_by_key(|id| (**id).nr)
+        let listeners = (*dev).listeners.iter().copied();
+        let hears = |id: &*mut Id| (**id).state == State::Listen && (**id).src.port == dst.port;
+        listeners.filter(hears).min_by_key(|id| (**id).nr)
     };
     let Some(listener) = listener else {
         return transmit(
@@ -752,12 +821,15 @@ fn request(
     i.src = dst;
     i.dst = src;
     i.other = from;
+    // SAFETY: Devices stay until the world ends.
+    i.remote_guid = unsafe { (*from_dev).guid };
     i.remote_qpn = qpn;
     i.mtu = mtu;
     i.param = param;
     i.state = State::Connect;
     i.route = true;
     attach(i, dev);
+    w().asked.insert(from, id);
     set(i, Cm::ReqRcvd);
     // Until the driver has accepted the id.
     i.core = true;
@@ -864,7 +936,10 @@ fn destroy(id: *mut Id) {
     w().ids.remove(&i.nr);
     if !i.dev.is_null() {
         // SAFETY: Devices stay until the world ends.
-        unsafe { (*i.dev).ids.retain(|x| *x != id) };
+        unsafe {
+            (*i.dev).ids.retain(|x| *x != id);
+            (*i.dev).listeners.retain(|x| *x != id);
+        }
         sched::wake_all(i.dev as usize);
     }
 }
@@ -943,6 +1018,7 @@ pub fn forget(node: usize) {
         }
         for dev in &world.nodes[node].devs {
             (**dev).ids.clear();
+            (**dev).listeners.clear();
         }
     }
 }
@@ -1062,13 +1138,10 @@ pub unsafe extern "C" fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_a
         w().faults += 1;
         return -(ENODEV as i32);
     };
-    // SAFETY: Ids stay until the world ends.
+    // SAFETY: Devices and ids stay until the world ends.
     let taken = unsafe {
-        w().ids.values().any(|x| {
-            (**x).node == i.node
-                && (**x).src == a
-                && matches!((**x).state, State::Bound | State::Listen)
-        })
+        let mut ids = w().nodes[i.node].devs.iter().flat_map(|dev| &(**dev).ids);
+        ids.any(|x| (**x).src == a && matches!((**x).state, State::Bound | State::Listen))
     };
     if taken {
         return -(EADDRINUSE as i32);
@@ -1090,6 +1163,8 @@ pub unsafe extern "C" fn ro2ib_cm_listen(id: *mut rdma_cm_id, _backlog: i32) -> 
         return -(EINVAL as i32);
     }
     i.state = State::Listen;
+    // SAFETY: Devices stay until the world ends.
+    unsafe { (*i.dev).listeners.push(id.cast()) };
     0
 }
 

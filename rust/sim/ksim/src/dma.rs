@@ -536,12 +536,16 @@ fn map_list(dev: *const ib_device, list: &mut [Sg], dir: i32) -> usize {
         Some(Layer::Iommu) => w().maps.rng.of(&[0, 500_000, 1_000_000]),
         _ => 0,
     };
+    // As the device's limit for a segment (dma_get_max_seg_size()).
+    let longest = w().maps.rng.of(&[2 * PAGE as u32, 1 << 16, u32::MAX]);
     let (mut n, mut end) = (0, None);
     for i in 0..list.len() {
         let (cpu, len) = (list[i].page & !GPU, list[i].len);
         // An element that ends inside of a page has no neighbour.
         let next = w().maps.next;
-        if end.is_some_and(|end| end + PAGE == next) && cpu % PAGE == 0 && w().maps.rng.ppm(joins) {
+        let adjoins = end.is_some_and(|end| end + PAGE == next) && cpu % PAGE == 0;
+        let fits = n != 0 && list[n - 1].dma_len + len <= longest;
+        if adjoins && fits && w().maps.rng.ppm(joins) {
             // The gap behind the last element.
             w().maps.next -= PAGE;
             let before = end.unwrap_or(0) - u64::from(list[i - 1].len);

@@ -88,8 +88,20 @@ pub struct Dev {
     pub qps: usize,
     /// Ids bound to the device.
     pub ids: Vec<*mut Id>,
+    /// The ids that listen, or did.
+    pub listeners: Vec<*mut Id>,
     handlers: Vec<*mut ib_event_handler>,
     next_key: u32,
+    /// Identity of the adapter (its GUID). A device that comes after a removal or a loss of power is
+    /// the same adapter.
+    pub guid: u64,
+    /// Numbers that its queue pairs, and those of earlier devices of the adapter, have had.
+    numbers: Vec<u32>,
+    /// Number of those that were handed out since the device exists, in order: each device begins
+    /// with the first.
+    begun: usize,
+    /// Numbers of destroyed queue pairs, and the time from which each may be used again.
+    free: VecDeque<(u32, u64)>,
     /// Its node lost its power: the checks of leaks skip the device.
     pub lost: bool,
 }
@@ -131,10 +143,45 @@ impl Dev {
             mrs: Vec::new(),
             qps: 0,
             ids: Vec::new(),
+            listeners: Vec::new(),
             handlers: Vec::new(),
             next_key: 0x10,
+            guid: (node as u64) << 32 | index as u64,
+            numbers: Vec::new(),
+            begun: 0,
+            free: VecDeque::new(),
             lost: false,
         }))
+    }
+
+    /// Makes the device the successor of another one of the same adapter.
+    pub fn succeed(&mut self, old: &Self) {
+        self.guid = old.guid;
+        self.numbers.clone_from(&old.numbers);
+    }
+
+    /// Returns the number of a new queue pair. Numbers of live queue pairs are unique in the world.
+    fn number(&mut self) -> u32 {
+        let world = w();
+        if self
+            .free
+            .front()
+            .is_some_and(|free| free.1 <= world.sched.now)
+        {
+            if let Some((number, _)) = self.free.pop_front() {
+                world.reused = true;
+                return number;
+            }
+        }
+        let again = self.numbers.get(self.begun).copied();
+        self.begun += 1;
+        if let Some(number) = again {
+            world.reused = true;
+            return number;
+        }
+        world.next_qpn += 1;
+        self.numbers.push(world.next_qpn);
+        world.next_qpn
     }
 
     /// Returns a description of its objects that are left; empty if there are none.
@@ -587,6 +634,16 @@ impl Family {
         }
     }
 
+    /// Returns the time for which the number of a destroyed queue pair is not used again. `None`:
+    /// for longer than a world lasts, unless the device is removed or its node loses its power.
+    fn number_rests(self) -> Option<u64> {
+        match self {
+            Self::Mlx5 => Some(SEC),
+            Self::BnxtRe | Self::Hns => Some(0),
+            _ => None,
+        }
+    }
+
     /// Returns whether an event reports a message before the connection is established.
     fn has_comm_est(self) -> bool {
         matches!(self, Self::Plain | Self::Mlx5 | Self::BnxtRe)
@@ -751,9 +808,8 @@ pub unsafe fn create_qp(
         if caps.max_inline > family(dev).max_inline() {
             return Err(-(EINVAL as i32));
         }
+        let qpn = (*dev).number();
         let world = w();
-        world.next_qpn += 1;
-        let qpn = world.next_qpn;
         if world.plan.no_inline {
             caps.max_inline = 0;
         }
@@ -831,9 +887,13 @@ pub fn destroy_qp(qp: *mut Qp) {
     }
     q.gone = true;
     q.state = State::Err;
+    (q.sq, q.rq) = Default::default();
     w().qps.remove(&q.qpn);
     // SAFETY: The QP holds its domain.
     unsafe {
+        if let Some(wait) = family(q.dev).number_rests() {
+            (*q.dev).free.push_back((q.qpn, sched::now() + wait));
+        }
         (*q.pd).users -= 1;
         (*q.dev).qps -= 1;
     }
@@ -1588,6 +1648,35 @@ fn refused(q: &mut Qp) {
     }
 }
 
+/// Returns whether the provider posts a list as a whole or not at all. When it refuses one, it
+/// returns the first work request; the other providers return the one that they refuse, and have
+/// posted those before it.
+fn refuses_lists(q: &Qp) -> bool {
+    family(q.dev) == Family::Erdma
+}
+
+/// Returns whether a work request is the marker of a drain: a WRITE without data.
+fn is_marker(wr: &ib_send_wr) -> bool {
+    wr.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE && wr.num_sge == 0
+}
+
+/// Returns whether a list that the provider refuses as a whole has a marker; `None`: the provider
+/// does not refuse it.
+///
+/// # Safety
+///
+/// `wr` is a valid list.
+unsafe fn refuses_list(q: &Qp, mut wr: *const ib_send_wr) -> Option<bool> {
+    let (mut fails, mut marks) = (false, false);
+    // SAFETY: By the contract of this function.
+    while let (true, Some(r)) = (refuses_lists(q), unsafe { wr.as_ref() }) {
+        fails |= may_refuse(q) && world::fails(Fault::Post);
+        marks |= is_marker(r);
+        wr = r.next;
+    }
+    fails.then_some(marks)
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_ib_post_send(
     qp: *mut ib_qp,
@@ -1610,6 +1699,15 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
     if tcp && up && !q.heard && q.called.is_some_and(|at| sched::now() < at + FIRST_WORD) {
         violation("speaks first over TCP, though it was called");
     }
+    // SAFETY: By the contract of this function.
+    if let Some(marks) = unsafe { refuses_list(q, wr) } {
+        refused(q);
+        q.undrained |= q.state == State::Err && marks;
+        // SAFETY: As above.
+        unsafe { *bad = wr };
+        kick(qp);
+        return -(ENOMEM as i32);
+    }
     let mut at = wr;
     while !at.is_null() {
         // SAFETY: By the contract of this function; what follows depends on the opcode.
@@ -1625,13 +1723,11 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 kick(qp);
                 return -(EINVAL as i32);
             }
-            if may_refuse(q) && world::fails(Fault::Post) {
+            if !refuses_lists(q) && may_refuse(q) && world::fails(Fault::Post) {
                 refused(q);
                 // If the device refuses a work request other than the marker, a WRITE without data,
                 // the queue pair can still be drained.
-                q.undrained |= q.state == State::Err
-                    && r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE
-                    && r.num_sge == 0;
+                q.undrained |= q.state == State::Err && is_marker(r);
                 kick(qp);
                 return -(ENOMEM as i32);
             }
@@ -1697,7 +1793,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 }
             }
             let truth = true_counts::of((*q.dev).node);
-            let marks = r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE && r.num_sge == 0;
+            let marks = is_marker(r);
             match list.first() {
                 _ if marks => truth.marks(),
                 first => {

@@ -310,10 +310,16 @@ pub struct World {
     pub qps: Map<u32, *mut Qp>,
     /// Queue pairs of the world, destroyed ones too.
     pub all_qps: Vec<*mut Qp>,
+    /// A queue pair has the number of an earlier one.
+    pub reused: bool,
+    /// Number of requests and answers of the CM that were rejected as of a stale connection.
+    pub stale: u64,
     /// Last number of a queue pair.
     pub next_qpn: u32,
     /// Ids by number.
     pub ids: Map<u64, *mut cm::Id>,
+    /// The last id that was made for the request of an id, by the number of that id.
+    pub asked: Map<u64, *mut cm::Id>,
     /// Ids of the world, destroyed ones too.
     pub all_ids: Vec<*mut cm::Id>,
     /// Last number of an id.
@@ -430,8 +436,11 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         sg_reserved: 0,
         qps: Map::default(),
         all_qps: Vec::new(),
+        reused: false,
+        stale: 0,
         next_qpn: 0x10,
         ids: Map::default(),
+        asked: Map::default(),
         all_ids: Vec::new(),
         next_id: 0,
         lnet: lnet::Lnet::default(),
@@ -456,6 +465,11 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
 /// Returns the address of the interface of a node's device.
 pub fn ip(node: usize, dev: usize) -> u32 {
     0x0a00_0001 + ((node as u32) << 8) + dev as u32
+}
+
+/// Returns the node that has an address of [`ip`].
+pub fn node_of(ip: u32) -> usize {
+    (ip.wrapping_sub(0x0a00_0001) >> 8) as usize
 }
 
 /// Result of a world.
@@ -881,6 +895,12 @@ pub fn new_device(node: usize, slot: usize) -> *mut Dev {
     let index = n.devs.len();
     let dev = Dev::new(node, index, ip, attrs, kind);
     n.devs.push(dev);
+    // SAFETY: Devices stay until the world ends.
+    unsafe {
+        if (*old).moved.is_none() {
+            (*dev).succeed(&*old);
+        }
+    }
     dev
 }
 
