@@ -157,6 +157,10 @@ int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog)
  * of a queue with WQ_MEM_RECLAIM must not do that: older kernels warn of it
  * (check_flush_dependency), although no work item of that queue has to run. So
  * a worker of another queue does it, and the caller sleeps.
+ *
+ * While memory is short, that worker may not exist yet. A queue of the driver
+ * with a rescuer would not help: each connect also needs the core's own queues
+ * ib_addr and ib_cm, which have none.
  */
 struct elsewhere {
 	struct work_struct work;
