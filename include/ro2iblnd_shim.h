@@ -360,11 +360,17 @@ u32 ro2ib_ni_lnet_credits(const struct ro2ib_ni *ni);
 	X(keepalive, u32, RO2IB_ALL_CONNS)	/* s; 0: off */	\
 	X(probe, u32, RO2IB_ALL_CONNS)		/* ms; 0: off */
 
-#define RO2IB_TUNABLE(name, type, conns)			\
-	type ro2ib_param_##name(void);				\
-	type ro2ib_ni_##name(const struct ro2ib_ni *ni);
-RO2IB_PARAM_TUNABLES(RO2IB_TUNABLE)
-#undef RO2IB_TUNABLE
+/* Not by the macro: bindgen 0.69.4 does not see functions that it declares. */
+u8 ro2ib_param_retry_count(void);
+u8 ro2ib_param_rnr_retry_count(void);
+u32 ro2ib_param_timeout(void);
+u32 ro2ib_param_keepalive(void);
+u32 ro2ib_param_probe(void);
+u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni);
+u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni);
+u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni);
+u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni);
+u32 ro2ib_ni_probe(const struct ro2ib_ni *ni);
 
 /* Values of the parameter "ni_tune" for an NI. */
 enum ro2ib_tune {
