@@ -1473,7 +1473,12 @@ fn all_return(node: usize, dev: *const verbs::Dev) {
         return;
     }
     sched::sleep(REPLACED);
-    let up = verbs::up(dev).len();
+    let mut up = verbs::up(dev).len();
+    if up < wants[0] as usize && w().stale != 0 {
+        // The CM of the peer rejects requests with the number of an old queue pair until it has repeated the DREQ.
+        sched::sleep(2 * cm::resend());
+        up = verbs::up(dev).len();
+    }
     if up < wants[0] as usize {
         violation(&format!(
             "{up} connections are up {} s after the link is back, of {}",

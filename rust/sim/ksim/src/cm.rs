@@ -177,7 +177,7 @@ const NO_SERVICE: i32 = 8;
 /// Packet life time that the CM gives each path over RoCE (`CMA_IBOE_PACKET_LIFETIME`).
 const PACKET_LIFE_TIME: u8 = 16;
 /// Returns the nanoseconds until the CM resends a message.
-fn resend() -> u64 {
+pub fn resend() -> u64 {
     let response = if w().plan.ofed {
         17_200 * MS
     } else {
