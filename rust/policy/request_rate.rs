@@ -37,7 +37,6 @@ pub struct Rates {
 /// CPU to other tasks. A reject that invites another request
 /// ([`Refusal::invites`](crate::proto::reject_cause::Refusal::invites)) may use the overdraft: after a restart of this
 /// node every peer gets one, and must not wait.
-/// peer gets one, and must not wait.
 pub const REFUSALS: Rates = Rates {
     burst: 1024,
     ms: 1,
