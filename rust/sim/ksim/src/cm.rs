@@ -27,7 +27,10 @@ use crate::{
         Dev,
         Qp, //
     },
-    work,
+    work::{
+        self,
+        Limited, //
+    },
     world::{
         self,
         say,
@@ -114,6 +117,8 @@ pub struct Id {
     told: bool,
     /// Time when the driver disconnected the id, and how often the link had come up by then.
     said: (u64, usize),
+    /// Requests that the listener handles.
+    requests: Limited,
 }
 
 /// Event (`struct rdma_cm_event`).
@@ -186,6 +191,8 @@ pub fn resend() -> u64 {
     let paths = if w().plan.ib { 2100 * MS } else { 0 };
     response + paths
 }
+/// Number of requests that a listener handles at a time.
+const REQUESTS: usize = 64;
 /// Number of resends of a message.
 const TRIES: u32 = 15;
 
@@ -537,6 +544,7 @@ fn new_id(
         taken: false,
         told: false,
         said: (0, 0),
+        requests: Limited::new(Some(REQUESTS)),
     }));
     world.ids.insert(nr, id);
     world.all_ids.push(id);
@@ -559,6 +567,19 @@ fn asked_by(node: usize, from: u64) -> Option<&'static Id> {
     (id.node == node && !id.gone).then_some(id)
 }
 
+/// Sets the queue pair of the other side.
+fn set_remote(id: *mut Id, from: *mut Dev, qpn: u32) {
+    // SAFETY: Devices and ids stay until the world ends.
+    let i = unsafe { &mut *id };
+    // SAFETY: As above.
+    i.remote_guid = unsafe { (*from).guid };
+    i.remote_qpn = qpn;
+    let ids = w().ids_by_remote.entry((i.remote_guid, qpn)).or_default();
+    // SAFETY: As above.
+    ids.retain(|id| unsafe { !(**id).gone });
+    ids.push(id);
+}
+
 /// Ends a connection of the node with the queue pair that a request or an answer names, as
 /// cm_insert_remote_qpn() finds it: the number was used again, and this side does not know of the
 /// end. Returns whether there is one; then the message is rejected.
@@ -568,26 +589,17 @@ fn is_stale(node: usize, from: *mut Dev, qpn: u32, to: u64) -> bool {
     if !w().reused || tcp || qpn == 0 {
         return false;
     }
-    let has = |id: &*mut Id| {
+    let connects = |id: &&*mut Id| {
         // SAFETY: Ids stay until the world ends.
-        let i = unsafe { &**id };
-        (i.remote_guid, i.remote_qpn) == (guid, qpn)
-            && matches!(
-                i.cm,
-                Cm::ReqRcvd
-                    | Cm::RepSent
-                    | Cm::RepRcvd
-                    | Cm::Established
-                    | Cm::DreqSent
-                    | Cm::DreqRcvd
-            )
+        let i = unsafe { &***id };
+        let known = matches!(
+            i.cm,
+            Cm::ReqRcvd | Cm::RepSent | Cm::RepRcvd | Cm::Established | Cm::DreqSent | Cm::DreqRcvd
+        );
+        known && !i.gone && w().nodes[node].devs.contains(&i.dev)
     };
-    // SAFETY: Devices and ids stay until the world ends.
-    let old = unsafe {
-        let mut ids = w().nodes[node].devs.iter().flat_map(|dev| &(**dev).ids);
-        ids.find(|id| has(id)).copied()
-    };
-    let Some(old) = old else {
+    let ids = w().ids_by_remote.get(&(guid, qpn));
+    let Some(old) = ids.and_then(|ids| ids.iter().find(connects)).copied() else {
         return false;
     };
     // SAFETY: As above.
@@ -682,9 +694,7 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
             // The request stays, and is sent again.
             Cm::ReqSent if is_stale(node, from_dev, qpn, from) => {}
             Cm::ReqSent => {
-                // SAFETY: As above.
-                i.remote_guid = unsafe { (*from_dev).guid };
-                i.remote_qpn = qpn;
+                set_remote(id, from_dev, qpn);
                 i.other = from;
                 set(i, Cm::RepRcvd);
                 tell(
@@ -821,9 +831,7 @@ fn request(
     i.src = dst;
     i.dst = src;
     i.other = from;
-    // SAFETY: Devices stay until the world ends.
-    i.remote_guid = unsafe { (*from_dev).guid };
-    i.remote_qpn = qpn;
+    set_remote(id, from_dev, qpn);
     i.mtu = mtu;
     i.param = param;
     i.state = State::Connect;
@@ -833,55 +841,66 @@ fn request(
     set(i, Cm::ReqRcvd);
     // Until the driver has accepted the id.
     i.core = true;
-    sched::spawn(node, Kind::Process, "cm request", move || {
+    // SAFETY: As above.
+    let gate = move || unsafe { (*listener).requests.waits() };
+    sched::spawn_gated(node, "cm request", gate, move || {
         // SAFETY: As above.
-        let (l, i) = unsafe { (&mut *listener, &mut *id) };
-        lock::take(&raw mut l.lock, false, false);
-        if l.gone || l.state != State::Listen {
-            i.core = true;
-            lock::give(&raw mut l.lock);
-            return destroy(id);
-        }
-        lock::take(&raw mut i.lock, false, false);
-        // Its device may be on its way out.
-        let mut rc = 1;
-        let asked = i.state == State::Connect;
-        if asked {
-            if telling() {
-                say(&format!("id {}: event CONNECT_REQUEST", i.nr));
-            }
-            rc = handle(
-                id,
-                Event {
-                    event: rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST,
-                    status: 0,
-                    private,
-                    qpn,
-                },
-            );
-        }
-        i.core = rc != 0;
-        if i.core {
-            // Under the mutex of the id, as in destroy_id_handler_unlock(): no event follows.
-            i.state = State::Destroying;
-        }
-        lock::give(&raw mut i.lock);
-        lock::give(&raw mut l.lock);
-        // SAFETY: Devices stay until the world ends.
-        if asked && rc != 0 && i.cm == Cm::ReqRcvd && unsafe { (*i.dev).tcp } {
-            // Over TCP no request is dropped silently: the provider refuses it, and the active side
-            // takes that for the end.
-            violation("a request over TCP gets no answer of the driver's");
-        }
-        if rc == -(ENOMEM as i32) {
-            // A request is dropped without an answer (cm_destroy_id()): the peer resends it.
-            w().dropped_requests += u64::from(asked);
-            set(i, Cm::Idle);
-        }
-        if rc != 0 {
-            destroy(id);
-        }
+        let requests = unsafe { &mut (*listener).requests };
+        requests.begin();
+        give_request(listener, id, private, qpn);
+        requests.end();
     });
+}
+
+/// Gives a request to the handler of the listener.
+fn give_request(listener: *mut Id, id: *mut Id, private: Vec<u8>, qpn: u32) {
+    // SAFETY: Ids stay until the world ends.
+    let (l, i) = unsafe { (&mut *listener, &mut *id) };
+    lock::take(&raw mut l.lock, false, false);
+    if l.gone || l.state != State::Listen {
+        i.core = true;
+        lock::give(&raw mut l.lock);
+        return destroy(id);
+    }
+    lock::take(&raw mut i.lock, false, false);
+    // Its device may be on its way out.
+    let mut rc = 1;
+    let asked = i.state == State::Connect;
+    if asked {
+        if telling() {
+            say(&format!("id {}: event CONNECT_REQUEST", i.nr));
+        }
+        rc = handle(
+            id,
+            Event {
+                event: rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST,
+                status: 0,
+                private,
+                qpn,
+            },
+        );
+    }
+    i.core = rc != 0;
+    if i.core {
+        // Under the mutex of the id, as in destroy_id_handler_unlock(): no event follows.
+        i.state = State::Destroying;
+    }
+    lock::give(&raw mut i.lock);
+    lock::give(&raw mut l.lock);
+    // SAFETY: Devices stay until the world ends.
+    if asked && rc != 0 && i.cm == Cm::ReqRcvd && unsafe { (*i.dev).tcp } {
+        // Over TCP no request is dropped silently: the provider refuses it, and the active side
+        // takes that for the end.
+        violation("a request over TCP gets no answer of the driver's");
+    }
+    if rc == -(ENOMEM as i32) {
+        // A request is dropped without an answer (cm_destroy_id()): the peer resends it.
+        w().dropped_requests += u64::from(asked);
+        set(i, Cm::Idle);
+    }
+    if rc != 0 {
+        destroy(id);
+    }
 }
 
 fn destroy(id: *mut Id) {

@@ -41,9 +41,16 @@ fn map(map: *mut ro2ib_rcu_map) -> &'static mut Map {
     unsafe { &mut *map.cast() }
 }
 
-fn task() -> &'static mut sched::Task {
-    let s = &mut w().sched;
-    &mut s.tasks[s.current]
+/// Begins a read section of the current task.
+fn begin_read() {
+    sched::point();
+    let world = w();
+    let tid = world.sched.current;
+    let task = &mut world.sched.tasks[tid];
+    task.rcu += 1;
+    if task.rcu == 1 {
+        world.rcu_readers.push(tid);
+    }
 }
 
 #[no_mangle]
@@ -73,8 +80,7 @@ pub unsafe extern "C" fn ro2ib_rcu_map_destroy(m: *mut ro2ib_rcu_map) {
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_rcu_map_begin(m: *mut ro2ib_rcu_map, key: u32) -> *mut c_void {
-    sched::point();
-    task().rcu += 1;
+    begin_read();
     map(m).objects.get(&key).map_or(0, |p| *p) as *mut c_void
 }
 
@@ -83,8 +89,7 @@ pub unsafe extern "C" fn ro2ib_rcu_map_begin_at(
     m: *mut ro2ib_rcu_map,
     key: *mut u32,
 ) -> *mut c_void {
-    sched::point();
-    task().rcu += 1;
+    begin_read();
     // SAFETY: The driver passes a valid key.
     let key = unsafe { &mut *key };
     let Some((at, p)) = map(m).objects.range(*key..).next() else {
@@ -96,7 +101,13 @@ pub unsafe extern "C" fn ro2ib_rcu_map_begin_at(
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_rcu_map_end() {
-    task().rcu -= 1;
+    let world = w();
+    let tid = world.sched.current;
+    let task = &mut world.sched.tasks[tid];
+    task.rcu -= 1;
+    if task.rcu == 0 {
+        world.rcu_readers.retain(|reader| *reader != tid);
+    }
     sched::point();
 }
 
@@ -146,7 +157,10 @@ pub unsafe extern "C" fn ro2ib_rcu_map_close(m: *mut ro2ib_rcu_map) {
 /// Waits until each task that is in a read section now has left it.
 fn grace_period() {
     let reads = |tid: &Tid| !sched::is_done(*tid) && w().sched.tasks[*tid].rcu != 0;
-    let readers: Vec<Tid> = (0..w().sched.tasks.len()).filter(reads).collect();
+    let all = &mut w().rcu_readers;
+    // A task that lost its power in a read section has ended.
+    all.retain(reads);
+    let readers = all.clone();
     while readers.iter().any(reads) {
         sched::sleep(MS);
     }

@@ -5,11 +5,15 @@
 //! A queued item is a task that has not begun. It may begin before an item that was queued earlier,
 //! and run at the same time as any other item, but never twice at the same time, as in the kernel.
 
-use std::collections::VecDeque;
+use std::collections::{
+    BTreeSet,
+    VecDeque, //
+};
 
 use crate::{
     decl::k::*,
     lock,
+    maps::Map,
     sched::{
         self,
         Tid,
@@ -23,24 +27,29 @@ use crate::{
     }, //
 };
 
-/// Work queue.
-pub struct Queue {
-    name: &'static str,
-    node: usize,
-    gone: bool,
-    tasks: Vec<Tid>,
-    /// Limit of the number of items that run at a time, if there is one.
+/// Tasks of which a limited number runs at a time.
+#[derive(Default)]
+pub struct Limited {
+    /// Limit, if there is one.
     at_once: Option<usize>,
-    /// Items that have begun.
+    /// Tasks that have begun.
     begun: Vec<Tid>,
-    /// Items that wait until another item ends, in order.
+    /// Tasks that wait until another task ends, in order.
     waiting: VecDeque<Tid>,
 }
 
-impl Queue {
-    /// Makes the current task wait until another item ends, if there are as many as may run at a
+impl Limited {
+    /// Creates a limit of `at_once` tasks.
+    pub fn new(at_once: Option<usize>) -> Self {
+        Self {
+            at_once,
+            ..Self::default()
+        }
+    }
+
+    /// Makes the current task wait until another task ends, if there are as many as may run at a
     /// time. Returns the key to sleep on.
-    fn waits(&mut self) -> Option<usize> {
+    pub fn waits(&mut self) -> Option<usize> {
         let tid = sched::current();
         let full = self.at_once.is_some_and(|most| self.begun.len() >= most);
         full.then(|| {
@@ -49,7 +58,19 @@ impl Queue {
         })
     }
 
-    /// Lets the item begin that has waited longest.
+    /// Begins the current task.
+    pub fn begin(&mut self) {
+        self.begun.push(sched::current());
+    }
+
+    /// Ends the current task, and lets the task begin that has waited longest.
+    pub fn end(&mut self) {
+        let tid = sched::current();
+        self.begun.retain(|t| *t != tid);
+        self.begin_next();
+    }
+
+    /// Lets the task begin that has waited longest.
     fn begin_next(&mut self) {
         if let Some(next) = self.waiting.pop_front() {
             sched::wake_all(turn_key(next));
@@ -57,7 +78,16 @@ impl Queue {
     }
 }
 
-/// Returns the key on which a waiting item sleeps.
+/// Work queue.
+pub struct Queue {
+    name: &'static str,
+    node: usize,
+    gone: bool,
+    tasks: BTreeSet<Tid>,
+    items: Limited,
+}
+
+/// Returns the key on which a waiting task sleeps.
 fn turn_key(tid: Tid) -> usize {
     usize::MAX / 2 - tid
 }
@@ -66,7 +96,7 @@ fn turn_key(tid: Tid) -> usize {
 #[derive(Default)]
 pub struct Works {
     /// Items, and the task that runs each.
-    running: Vec<(*mut work_struct, Tid)>,
+    running: Map<usize, Tid>,
     timers: usize,
     /// Queues by node.
     queues: Vec<Vec<*mut Queue>>,
@@ -93,7 +123,7 @@ impl Works {
             queues.clear();
         }
         // Tasks that were killed; another item may get the memory of the item later.
-        self.running.retain(|r| !sched::is_done(r.1));
+        self.running.retain(|_, tid| !sched::is_done(*tid));
         self.freeing.retain(|f| !sched::is_done(f.0));
     }
 }
@@ -109,8 +139,10 @@ pub fn frees(dev: *mut Dev) {
     for queue in works.queues.get(sched::node()).into_iter().flatten() {
         // SAFETY: Queues stay until the world ends.
         let q = unsafe { &**queue };
-        let beside = |f: &(Tid, *mut Dev)| f.1 != dev && q.begun.contains(&f.0);
-        if q.at_once.is_some() && q.begun.contains(&me) && works.freeing.iter().any(beside) {
+        let items = &q.items;
+        let beside = |f: &(Tid, *mut Dev)| f.1 != dev && items.begun.contains(&f.0);
+        if items.at_once.is_some() && items.begun.contains(&me) && works.freeing.iter().any(beside)
+        {
             violation("ids of two devices are freed in one queue of few at a time");
         }
     }
@@ -144,10 +176,8 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
         name: leak(name),
         node: sched::node(),
         gone: false,
-        tasks: Vec::new(),
-        at_once,
-        begun: Vec::new(),
-        waiting: VecDeque::new(),
+        tasks: BTreeSet::new(),
+        items: Limited::new(at_once),
     }));
     let queues = &mut w().works.queues;
     if queues.len() <= sched::node() {
@@ -201,39 +231,37 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
     // SAFETY: The item is valid while it is pending.
     let name = leak(unsafe { (*work).name });
     // SAFETY: Queues stay until the world ends.
-    let gate = move || unsafe { (*queue).waits() };
+    let gate = move || unsafe { (*queue).items.waits() };
     let tid = sched::spawn_gated(q.node, name, gate, move || {
         let tid = sched::current();
         // An item never runs twice at the same time.
-        while let Some((_, other)) = w().works.running.iter().find(|r| r.0 == work) {
-            let other = *other;
+        while let Some(other) = w().works.running.get(&(work as usize)).copied() {
             sched::join(other);
         }
         // SAFETY: Queues stay until the world ends.
         let q = unsafe { &mut *queue };
-        while let Some(key) = q.waits() {
+        while let Some(key) = q.items.waits() {
             sched::sleep_on(key);
         }
-        q.begun.push(tid);
+        q.items.begin();
         // SAFETY: The item is valid until its function is called.
         let func = unsafe {
             (*work).pending = 0;
             (*work).func
         };
-        w().works.running.push((work, tid));
+        w().works.running.insert(work as usize, tid);
         if let Some(func) = func {
             // SAFETY: It was made for this item.
             unsafe { func(work) };
         }
         sched::point();
-        w().works.running.retain(|r| r.1 != tid);
-        q.begun.retain(|t| *t != tid);
-        q.begin_next();
-        q.tasks.retain(|t| *t != tid);
+        w().works.running.remove(&(work as usize));
+        q.items.end();
+        q.tasks.remove(&tid);
     });
     // SAFETY: As above.
     unsafe { (*work).pending = tid + 1 };
-    q.tasks.push(tid);
+    q.tasks.insert(tid);
 }
 
 /// Value of `pending` while a timer runs.
@@ -315,10 +343,10 @@ fn cancel(dwork: *mut delayed_work) -> bool {
             for queue in w().works.queues.get(sched::node()).into_iter().flatten() {
                 // SAFETY: Queues stay until the world ends.
                 let q = unsafe { &mut **queue };
-                q.tasks.retain(|t| *t != tid);
-                q.waiting.retain(|t| *t != tid);
+                q.tasks.remove(&tid);
+                q.items.waiting.retain(|t| *t != tid);
                 // The item may have had its turn.
-                q.begin_next();
+                q.items.begin_next();
             }
             true
         }
@@ -340,8 +368,7 @@ pub unsafe extern "C" fn cancel_delayed_work_sync(dwork: *mut delayed_work) -> b
     // SAFETY: As above.
     unsafe { (*work).disabled += 1 };
     let was = cancel(dwork);
-    while let Some((_, tid)) = w().works.running.iter().find(|r| r.0 == work) {
-        let tid = *tid;
+    while let Some(tid) = w().works.running.get(&(work as usize)).copied() {
         if tid == sched::current() {
             violation("a work item waits for itself");
         }

@@ -292,6 +292,8 @@ pub struct World {
     pub works: work::Works,
     /// Tasks that drop objects after a grace period, and the node of each.
     pub rcu_drops: Vec<(usize, sched::Tid)>,
+    /// Tasks in an RCU read section.
+    pub rcu_readers: Vec<sched::Tid>,
     /// Running timers, and the node of each.
     pub timers: Map<usize, usize>,
     /// Files of debugfs.
@@ -320,6 +322,8 @@ pub struct World {
     pub ids: Map<u64, *mut cm::Id>,
     /// The last id that was made for the request of an id, by the number of that id.
     pub asked: Map<u64, *mut cm::Id>,
+    /// Ids by the other side's queue pair: GUID of its adapter, and number.
+    pub ids_by_remote: Map<(u64, u32), Vec<*mut cm::Id>>,
     /// Ids of the world, destroyed ones too.
     pub all_ids: Vec<*mut cm::Id>,
     /// Last number of an id.
@@ -426,6 +430,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         nodes,
         classes: lock::Classes::default(),
         rcu_drops: Vec::new(),
+        rcu_readers: Vec::new(),
         works: work::Works::default(),
         timers: Map::default(),
         dentries: Vec::new(),
@@ -441,6 +446,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         next_qpn: 0x10,
         ids: Map::default(),
         asked: Map::default(),
+        ids_by_remote: Map::default(),
         all_ids: Vec::new(),
         next_id: 0,
         lnet: lnet::Lnet::default(),
