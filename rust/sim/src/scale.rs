@@ -272,6 +272,7 @@ fn held() -> usize {
 
 /// Begins a world of `peers` peers of one node, with `conns` connections each.
 fn crowd(seed: u64, peers: usize, conns: u32) {
+    mem::use_sparse_pages();
     let mut plan = Plan::calm(peers + 1);
     // A connection needs 50 of them here.
     plan.params.timeout = 50;

@@ -69,6 +69,28 @@ struct Block {
     at: usize,
 }
 
+extern "C" {
+    fn madvise(addr: *mut u8, len: usize, advice: i32) -> i32;
+}
+
+/// Gives pages that no code uses back to the host. They are zero when they are next used.
+fn give_back(pages: *mut u8, len: usize) {
+    const MADV_DONTNEED: i32 = 4;
+    // SAFETY: These are whole pages of a block of this heap.
+    let rc = unsafe { madvise(pages, len, MADV_DONTNEED) };
+    assert_eq!(rc, 0, "madvise");
+}
+
+/// Makes pages take no memory of the host until they are written: for one world of thousands of
+/// nodes, before it begins. Most buffers of a connection are never used there.
+pub fn use_sparse_pages() {
+    HEAP.with(|h| {
+        let h = &mut *h.borrow_mut();
+        assert!(h.blocks.is_empty(), "no memory has been allocated");
+        h.sparse = true;
+    });
+}
+
 /// Blocks of all worlds.
 ///
 /// INVARIANT: a block is in `by_addr`; in `spare[class]` exactly while it is `Spare`; in `live`, at
@@ -82,6 +104,8 @@ struct Heap {
     /// Indices of blocks that were given back to the host.
     unused: Vec<u32>,
     nr: u64,
+    /// Pages take no memory of the host until they are written; see [`use_sparse_pages`].
+    sparse: bool,
     /// Description of the first write after a free that was found.
     bad: Option<String>,
 }
@@ -95,6 +119,7 @@ thread_local! {
         resting: VecDeque::new(),
         unused: Vec::new(),
         nr: 0,
+        sparse: false,
         bad: None,
     }) };
 }
@@ -148,6 +173,9 @@ impl Heap {
         // SAFETY: The size is not 0.
         let p = unsafe { alloc(all.expect("a size that exists")) };
         assert!(!p.is_null(), "no memory");
+        if class == PAGES && self.sparse {
+            give_back(p, n * layout.size());
+        }
         for at in 1..n {
             // SAFETY: There are `n` blocks.
             let i = self.add(unsafe { p.add(at * layout.size()) }, class);
@@ -178,6 +206,11 @@ impl Heap {
         };
         self.by_addr.insert(p as usize, i);
         i
+    }
+
+    /// Returns whether a new block of that size and alignment has only zeros.
+    fn is_zeroed(&self, size: usize, align: usize) -> bool {
+        self.sparse && class_of(size, align) == PAGES
     }
 
     /// Returns the block at an address, if it is live.
@@ -224,6 +257,9 @@ impl Heap {
     fn release(&mut self, i: u32) {
         let block = &mut self.blocks[i as usize];
         block.state = State::Spare;
+        if self.sparse && block.class == PAGES {
+            give_back(block.addr as *mut u8, layout(PAGES).size());
+        }
         let spare = &mut self.spare[block.class as usize];
         if spare.len() < SPARES || block.class == PAGES {
             spare.push(i);
@@ -248,14 +284,17 @@ pub fn get_pages(size: usize, fill: u8) -> *mut u8 {
 }
 
 fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
-    let p = HEAP.with(|h| h.borrow_mut().get(node, size, align));
+    let (p, zeroed) = HEAP.with(|h| {
+        let h = &mut *h.borrow_mut();
+        (h.get(node, size, align), h.is_zeroed(size, align))
+    });
     // SAFETY: Allocated.
     unsafe {
         if fill == FRESH && size > 2 * SPOILT {
             // A buffer: no code may rely on its first and last bytes.
             p.write_bytes(fill, SPOILT);
             p.add(size - SPOILT).write_bytes(fill, SPOILT);
-        } else {
+        } else if fill != 0 || !zeroed {
             p.write_bytes(fill, size);
         }
     }
