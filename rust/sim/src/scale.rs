@@ -4,10 +4,10 @@
 //! same time.
 //!
 //! One of them, the honest node, has a connection already. All others connect at the same moment,
-//! close at the same moment, and connect again; at last the hub restarts its NI with all of them
-//! connected: their connections end, and they connect again. Only the order of tasks is random, and
-//! there are no faults: every message must arrive, if not at the first try after the restart, and
-//! messages of the honest node always at the first.
+//! close at the same moment, and connect again. Then the link of the hub goes and comes back, and
+//! at last the hub restarts its NI: all connections end, and all nodes connect again. Only the
+//! order of tasks is random, and there are no faults: every message must arrive, if not at the
+//! first try after the restart, and messages of the honest node always at the first.
 //!
 //! Before they connect again, half of them are dead for a while, and the hub sends to them all the
 //! same: nodes that answer must not wait for nodes that do not.
@@ -22,7 +22,10 @@ use std::{
 };
 
 use simc::{
-    lnet,
+    lnet::{
+        self,
+        Link, //
+    },
     mem,
     sched::{
         self,
@@ -153,6 +156,9 @@ const MESSAGES: usize = 50;
 const LOCKS: u64 = 30;
 const ALLOCATIONS: u64 = 3;
 
+/// More locks than both ends of a connection need to end and to free its id.
+const LOCKS_TO_END: u64 = 600;
+
 /// Time after which deferred one-time work has been done.
 const REST: u64 = 20 * SEC;
 
@@ -253,6 +259,24 @@ fn idle(what: &str, conns: usize) {
     println!("  an idle second with {what}: {locks:.1} locks, all nodes");
     if locks > conns as f64 / 2.0 {
         violation("an idle connection costs more than it should");
+    }
+}
+
+/// Takes the link of the hub away with all nodes connected. All ids wait for a route then, and send
+/// their DREQs when the link is back: the cost of each is independent of their number.
+fn link_returns(peers: usize) {
+    let dev = world::device(0, 0);
+    let before = w().classes.taken;
+    lnet::link(dev, Link::Lost);
+    sched::sleep(5 * SEC);
+    lnet::link(dev, Link::Up);
+    sched::sleep(REST);
+    let locks = (w().classes.taken - before) / peers as u64;
+    println!(
+        "  the link of the one is lost and comes back: {locks} locks for a connection, both ends"
+    );
+    if locks > LOCKS_TO_END {
+        violation("connections that end with their link take more locks than they should");
     }
 }
 
@@ -385,6 +409,9 @@ pub fn run(seed: u64, peers: usize) -> End {
         }
         on(2..all, "up", up);
         judge_connecting(beside("they connect again", 2..all, put), peers);
+        let tid = sched::spawn(0, Kind::Process, "happens", move || link_returns(peers));
+        sched::join(tid);
+        on(1..all, "user", put);
         let begun = sched::now();
         on(0..1, "down", down);
         phase("the NI of all is deleted", begun);
