@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Functions of the shim on the host: their text is compiled with stubs of the kernel and called. Run: pytest scripts"""
+
+import ctypes
+import os
+import re
+import subprocess
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+KERNEL = """
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+typedef uint32_t u32;
+typedef int64_t s64;
+typedef uint32_t __be32;
+#define U16_MAX UINT16_MAX
+#define U32_MAX UINT32_MAX
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define max(a, b) ((a) > (b) ? (a) : (b))
+#define max_t(t, a, b) max((t)(a), (t)(b))
+#define clamp(v, lo, hi) min(max(v, lo), hi)
+"""
+
+# One NI, whose peers never answer the disconnect.
+LINK = """
+#define HZ 1000
+#define ARPHRD_ETHER 1
+enum { RO2IB_FATAL_LINK = 1, RO2IB_LINK_DOWN, RO2IB_LINK_LEAVING };
+struct net_device { int type; struct { int lower; } adj_list; };
+struct ro2ib_ni { bool leaving; int fatal, link; void *priv; };
+struct ops { void (*link_event)(void *, int); bool (*link_busy)(void *); };
+static void link_event(void *ni, int event) { }
+static bool link_busy(void *ni) { return true; }
+static const struct ops ops = { link_event, link_busy }, *const ro2ib_ops = &ops;
+static struct ro2ib_ni the_ni;
+unsigned long jiffies = 1000000;
+#define list_for_each_entry(ni, head, member) for (ni = &the_ni; ni; ni = NULL)
+#define ro2ib_ni_loses_link(ni, dev, below, ip) true
+#define ro2ib_ni_fatal(ni, mask, bits) ((ni)->fatal = 0)
+#define time_after_eq(a, b) ((long)((a) - (b)) >= 0)
+#define msecs_to_jiffies(ms) ((unsigned long)(ms))
+#define msleep(ms) (jiffies += (ms))
+#define mutex_lock(lock) ((void)0)
+#define mutex_unlock(lock) ((void)0)
+#define ASSERT_RTNL() ((void)0)
+#define list_empty(list) true
+#define synchronize_rcu() ((void)0)
+"""
+
+# An NI with 8 peer credits if `runs` is set.
+TUNABLES = """
+#define LNET_CMD_NETS 1
+#define LN_SCALAR_ATTR_INT_VALUE 1
+#define RO2IB_CONNS_PER_PEER_MAX 127
+struct nlattr { s64 v; };
+struct tunables { u32 lnd_peercredits_hiw, lnd_concurrent_sends, lnd_fmr_pool_size, lnd_fmr_flush_trigger;
+		  u32 lnd_fmr_cache, lnd_ntx, lnd_conns_per_peer; int lnd_tos; };
+#define lnet_ioctl_config_o2iblnd_tunables tunables
+struct lnet_lnd_tunables { struct { struct tunables lnd_o2ib; } lnd_tun_u; };
+struct ro2ib_ni { int unused; };
+static struct { struct { const char *lkp_value; } lkl_list[99]; } ro2ib_tunables_keys;
+int runs, stores;
+#define WRITE_ONCE(x, v) (stores++, (x) = (v))
+#define nla_type(attr) LN_SCALAR_ATTR_INT_VALUE
+#define nla_get_s64(attr) ((attr)->v)
+#define ro2ib_ni_with_tunables(tun) (runs ? &(struct ro2ib_ni){ 0 } : NULL)
+#define ro2ib_ni_peer_credits(ni) 8U
+#define ro2ib_ni_conns_per_peer(ni) 1
+#define ro2ib_ni_tos(ni) 0
+#define ro2ib_param_peer_credits_hiw() 0U
+#define ro2ib_log_tunable(ni, name, old, new) ((void)(name))
+#define pr_err_ratelimited(...) ((void)0)
+#define rcu_read_lock() ((void)0)
+#define rcu_read_unlock() ((void)0)
+"""
+
+
+def part(file, pattern):
+    """Returns a definition of a file of the shim."""
+    with open(os.path.join(TOP, "rust/shim", file), encoding="utf-8") as f:
+        return re.search(pattern, f.read(), re.MULTILINE | re.DOTALL)[0] + "\n"
+
+
+def function(file, name):
+    return part(file, rf"^(?:static )?\w+ {name}\(.*?^}}$")
+
+
+def compiled(tmp_path, *parts):
+    """Returns the library of these parts."""
+    lib = tmp_path / "shim.so"
+    cmd = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", "-o", lib, "-x", "c", "-"]
+    subprocess.run(cmd, input=KERNEL + "".join(parts), text=True, check=True)
+    return ctypes.CDLL(str(lib))
+
+
+def test_links_that_go_down_hold_rtnl_for_a_second_in_ten(tmp_path):
+    lib = compiled(
+        tmp_path,
+        LINK,
+        part("ni_iface.c", r"^#define RO2IB_LEAVE_MAX.*?^#define RO2IB_LEAVE_STEP.*?$"),
+        part("ni_iface.c", r"^#define RO2IB_LEAVE_TOTAL.*?^#define RO2IB_LEAVE_PERIOD.*?$"),
+        function("ni_iface.c", "ro2ib_close_before_down"),
+        "void down(int type) { struct net_device dev = { type }; ro2ib_close_before_down(&dev, &dev, 0); }\n",
+    )
+    now = ctypes.c_ulong.in_dll(lib, "jiffies")
+
+    def holds():
+        begun = now.value
+        lib.down(1)
+        return now.value - begun
+
+    begun = now.value
+    assert 500 <= holds() <= 510
+    assert 500 <= holds() <= 510
+    # One look at the NIs, at most, is left for each of the other links.
+    assert sum(holds() for _ in range(100)) <= 20
+    now.value = begun + 9_999
+    assert holds() <= 10
+    now.value = begun + 10_100
+    assert 500 <= holds() <= 510
+    begun = now.value
+    lib.down(32)
+    assert now.value == begun
+
+
+def test_hiw_of_a_running_ni_is_clamped(tmp_path):
+    lib = compiled(
+        tmp_path,
+        TUNABLES,
+        part("netlink.c", r"^enum ro2ib_tun_attr \{.*?^};$"),
+        function("tunable_defaults.c", "ro2ib_clamp_hiw"),
+        function("netlink.c", "ro2ib_nl_range"),
+        function("netlink.c", "ro2ib_nl_set"),
+        "static struct lnet_lnd_tunables tun;\n"
+        "int set(s64 v) { struct nlattr a = { v }; return ro2ib_nl_set(LNET_CMD_NETS, &a, RO2IB_TUN_HIW, &tun); }\n"
+        "u32 hiw(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_peercredits_hiw; }\n",
+    )
+    runs, stores = (ctypes.c_int.in_dll(lib, name) for name in ("runs", "stores"))
+    lib.set.argtypes = [ctypes.c_int64]
+
+    def after(value):
+        stores.value = 0
+        assert lib.set(value) == 0
+        # Readers of a running NI take no lock.
+        assert stores.value == 1
+        return lib.hiw()
+
+    # The values of an NI that has not started are completed by its start.
+    assert [after(v) for v in (0, 1, 64)] == [0, 1, 64]
+    runs.value = 1
+    assert [after(v) for v in (0, 1, 4, 5, 7, 8, 64, 2**32 - 1)] == [4, 4, 4, 5, 7, 7, 7, 7]
+    assert lib.set(2**32) != 0
+    assert lib.set(-1) != 0
+    assert lib.hiw() == 7
