@@ -13,18 +13,18 @@ class Again:
     def __init__(self, nodes):
         self.nodes = nodes
         self.counts = [0 for _ in nodes]
-        self.last = [_counted(node) for node in nodes]
+        self.last = [counted(node, "Resent") for node in nodes]
 
     def look(self):
         for i, node in enumerate(self.nodes):
-            now = _counted(node)
+            now = counted(node, "Resent")
             # A smaller number: the NI is another one.
             self.counts[i] += now - self.last[i] if now >= self.last[i] else now
             self.last[i] = now
         return list(self.counts)
 
 
-def _counted(node):
-    """Returns the count of a node, also 0 with the other driver."""
+def counted(node, counter):
+    """Returns a counter of the driver's `of=other` line, summed over the NIs of a node; 0 with the other driver."""
     text = node.sh(f"grep -hs ' of=other ' {DEBUGFS}/ro2iblnd/* || true")
-    return sum(map(int, re.findall(r"\bSentAgain=(\d+)", text)))
+    return sum(map(int, re.findall(rf"\b{counter}=(\d+)", text)))
