@@ -114,7 +114,8 @@ test-lustre: lustre-module
 # A file system over real LNet. WITH=both: also over ko2iblnd.
 test-lustre-fs: lustre-module
 	@scripts/prepare fs
-	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py tests-vm/test_lustre_fs_rails.py $(TESTS)
+	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py tests-vm/test_lustre_fs_rails.py \
+		tests-vm/test_lustre_fs_memory.py $(TESTS)
 
 # A soak test of the file system, under faults from a seed: TESTS='--seconds 600 --seed 7'; --long: an hour.
 soak-lustre-fs: lustre-module

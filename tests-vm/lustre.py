@@ -119,12 +119,14 @@ class Tree:
         vm.initramfs.module_order(tree, wanted)  # fails here if a module is missing
         return tuple(wanted)
 
-    def pair(self, workdir=None, modules=(), files=(), trees=None, **options):
+    def pair(self, workdir=None, modules=(), files=(), trees=None, each=({}, {}), **options):
         """Boots two guests without LNet. A context manager, like vm.pair(). `modules` are more modules of the kernel,
-        `files` more files of any kind, `trees` the trees of the two nodes if they differ from this one."""
+        `files` more files of any kind, `trees` the trees of the two nodes if they differ from this one, `each` options
+        of one node."""
         trees = trees or (self, self)
         each = [
-            {"files": [*t.files, *files], "modules": (*t.kernel_modules, *modules), **t.kernel} for t in trees
+            {"files": [*t.files, *files], "modules": (*t.kernel_modules, *modules), **t.kernel, **own}
+            for t, own in zip(trees, each)
         ]  # fmt: skip
         return vm.pair(workdir=workdir, each=each, **options)
 

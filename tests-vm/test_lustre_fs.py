@@ -86,16 +86,17 @@ class Beds:
     def __init__(self, tree, prober, table):
         self.tree, self.prober, self.table = tree, prober, table
         self.bed = self.path = None
-        self.rails = 1
+        # Options of FsTree.pair() that the guests were booted with.
+        self.options = {}
         self.stack, self.count = contextlib.ExitStack(), 0
 
-    def take(self, pairing, setting=PLAIN, rails=1):
-        same = self.bed is not None and (self.bed.pairing, self.rails) == (pairing, rails)
+    def take(self, pairing, setting=PLAIN, **options):
+        same = self.bed is not None and (self.bed.pairing, self.options) == (pairing, options)
         if self.bed is not None and not (same and all(g.alive() for g in self.bed.guests)):
             self.discard()
         try:
             if self.bed is None:
-                self._boot(pairing, rails)
+                self._boot(pairing, options)
                 self.bed.up(setting)
             elif self.bed.setting != setting:
                 self.bed.remount_as(setting)
@@ -104,14 +105,14 @@ class Beds:
             raise
         return self.bed
 
-    def _boot(self, pairing, rails):
+    def _boot(self, pairing, options):
         self.path = os.path.join(LOGS, f"lustre-fs-{names(pairing)}-{self.count}")
         self.count += 1
         shutil.rmtree(self.path, ignore_errors=True)
         os.makedirs(self.path)
         self.stack.callback(tidy, self.path)
-        guests = self.stack.enter_context(self.tree.pair(workdir=self.path, rails=rails))
-        self.rails = rails
+        guests = self.stack.enter_context(self.tree.pair(workdir=self.path, **options))
+        self.options = options
         self.bed = Bed(self.tree, guests, pairing, self.prober)
 
     @contextlib.contextmanager
@@ -179,8 +180,10 @@ def bed(beds, pairing, request):
 class Measure:
     """Row while it is measured: context manager that adds a line to the table and fails the test if the row is bad."""
 
-    def __init__(self, beds, bed, name, evictions=0):
+    def __init__(self, beds, bed, name, evictions=0, ignore=()):
         self.beds, self.bed, self.name = beds, bed, name
+        # Patterns of lines of the kernel log that the row provokes.
+        self.ignore = ignore
         # Number of evictions that the row itself causes.
         self.allowed = evictions
         self.pairing = bed.pairing
@@ -235,7 +238,7 @@ class Measure:
             assert evicted <= max(self.allowed, as_ko), f"{evicted} evictions, {as_ko} with ko2iblnd"
         for node, count in zip(self.bed.nodes, refusals):
             assert count == 0 or node.had_ko, f"{node.guest.name}: {count} of its registrations were refused"
-        splats = self.log.splats()
+        splats = self.log.splats(self.ignore)
         assert not splats, "\n".join(splats)
 
 

@@ -19,6 +19,7 @@ from test_lustre_fs import AFTER, BEFORE, BOTH, CLIENT, LONG, PAIRINGS, SERVER, 
 
 # Seconds. LNet tries a rail that it avoids once a second, and restores its health step by step.
 AGAIN = 120
+RAILS = {"rails": 2}
 SHORT = ((fault_kinds.interface, CLIENT), (fault_kinds.carrier, SERVER))
 FAULTS = [
     pytest.param(event, where, marks=[] if (event, where) in SHORT else LONG)
@@ -42,7 +43,7 @@ def pairing(request):
 
 @pytest.fixture
 def bed(beds, pairing, request):  # noqa: F811
-    with beds.mounted(request, pairing, rails=2) as taken:
+    with beds.mounted(request, pairing, **RAILS) as taken:
         yield taken
 
 
@@ -85,7 +86,7 @@ def test_one_of_two(beds, bed, event, where):  # noqa: F811
 
 def test_unmount(beds, pairing):  # noqa: F811
     """Unmounting and unloading at the end leave nothing behind."""
-    if beds.bed is None or beds.bed.pairing != pairing or beds.rails != 2:
+    if beds.bed is None or beds.bed.pairing != pairing or beds.options != RAILS:
         pytest.skip("the last row failed, and its guests are gone")
     beds.bed.down()
     beds.discard()

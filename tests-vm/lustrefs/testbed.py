@@ -241,10 +241,10 @@ class Log:
         """Returns the lines of Lustre's modules about their own memory leaks at unload."""
         return [line for text in self.text() for line in text.splitlines() if LEAKED.search(line)]
 
-    def splats(self):
-        """Returns splats of nodes that have had no driver except ro2iblnd."""
+    def splats(self, ignore=()):
+        """Returns splats of nodes that have had no driver except ro2iblnd. `ignore`: see vm.splats()."""
         found = []
         for node, text in zip(self.bed.nodes, self.text()):
             if not node.had_ko:
-                found += [f"{node.guest.name}: {line}" for line in vm.splats(text)]
+                found += [f"{node.guest.name}: {line}" for line in vm.splats(text, ignore)]
         return found
