@@ -10,6 +10,7 @@
 //!   passes all the same.
 //! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
+//! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
 
 use simc::{
@@ -52,7 +53,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 7] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 8] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -62,6 +63,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 7] = [
     ("all peers are denied", denied),
     ("many attempts fail", fails),
     ("queue pair numbers repeat", boots),
+    ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
 ];
@@ -150,6 +152,37 @@ fn boots(seed: u64) -> End {
         for node in 0..2 {
             let last = w().nodes[node].nis.len() - 1;
             down(node, last..last + 1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Runs a world in which the first DREQ of a connection is lost. Only the CM tells the peer of the
+/// end, when it repeats the DREQ.
+fn loses_dreq(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.ofed = true;
+    plan.params.probe = 0;
+    run(seed, plan, 16, || {
+        up(0, 1);
+        up(1, 1);
+        let peer = world::ip(1, 0);
+        done_on(0, "user", move || {
+            send(ni(0, 0), peer, SOON, "no connection")
+        });
+        w().plan.mute = 0..1;
+        done_on(0, "user", move || {
+            let _ = lnet::control(ni(0, 0), 1, lnet::nid_of(peer));
+        });
+        sched::sleep(SEC);
+        w().plan.mute = 0..0;
+        within(
+            cm::resend() + SEC,
+            "a peer keeps a connection whose DREQ was lost",
+            || verbs::connected(1) == 0,
+        );
+        for node in 0..2 {
+            down(node, 0..1);
         }
         world::clean_all();
     })
