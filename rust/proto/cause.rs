@@ -525,6 +525,32 @@ mod tests {
         assert_eq!(flushed(Cause::PeerClosed), Health::RemoteDropped);
     }
 
+    /// Tests that LNet lowers no peer's health, and marks no peer down, for what happens to a link or device of this
+    /// node: a flap of either would make LNet avoid all peers of a route.
+    #[test]
+    fn no_local_cause_blames_the_peer() {
+        for cause in [
+            Cause::LinkDown,
+            Cause::Moved,
+            Cause::AddressChanged,
+            Cause::PathMtu,
+            Cause::DeviceGone,
+            Cause::LocalFault,
+            Cause::NoResources,
+            Cause::AdminClose,
+            Cause::Shutdown,
+            Cause::Local(errno::EINVAL),
+        ] {
+            assert!(!cause.blames_peer());
+            for posted in [false, true] {
+                assert!(matches!(
+                    cause.outcome(posted).health,
+                    Health::LocalDropped | Health::LocalAborted | Health::LocalError
+                ));
+            }
+        }
+    }
+
     /// Tests that a peer that ends each connection at once is retried with pauses, whatever the cause.
     #[test]
     fn remote_causes_need_backoff() {
