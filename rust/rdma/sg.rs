@@ -156,10 +156,12 @@ impl SgMap {
         pages: &PageVec,
         direction: Direction,
     ) -> Result<SgRef> {
-        let mut this = Self::unmapped(device, Table::empty());
+        // Built in its place: a move costs more than the rest of this function.
+        let this = UniqueArc::new_uninit(GFP_NOWAIT | __GFP_NOWARN)?;
+        let mut this = this.write(Self::unmapped(device, Table::empty()));
 
         this.fill(pages, direction)?;
-        Ok(SgRef::new(Arc::new(this, GFP_NOWAIT | __GFP_NOWARN)?))
+        Ok(SgRef::new(this.into()))
     }
 
     /// Makes a reserve of `n` mappings for up to `pieces` pieces of memory each. May sleep.

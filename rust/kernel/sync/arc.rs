@@ -416,6 +416,30 @@ impl<T> UniqueArc<T> {
             inner: Arc::new(value, flags)?,
         })
     }
+
+    /// Allocates memory for a value.
+    pub fn new_uninit(flags: Flags) -> Result<UniqueArc<MaybeUninit<T>>, AllocError> {
+        let inner = Arc::in_place(flags, |_: *mut MaybeUninit<T>| Ok::<_, AllocError>(()))?;
+
+        // INVARIANT: No other code has a pointer to it.
+        Ok(UniqueArc { inner })
+    }
+}
+
+impl<T> UniqueArc<MaybeUninit<T>> {
+    /// Stores the value.
+    pub fn write(self, value: T) -> UniqueArc<T> {
+        let mut this = self;
+
+        (*this).write(value);
+        let inner = Arc::into_raw(this.inner).cast::<T>();
+
+        // INVARIANT: As before.
+        UniqueArc {
+            // SAFETY: It comes from `into_raw`, and the value is there now: both types have the same layout.
+            inner: unsafe { Arc::from_raw(inner) },
+        }
+    }
 }
 
 impl<T> From<UniqueArc<T>> for Arc<T> {
