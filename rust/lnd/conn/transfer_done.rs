@@ -75,6 +75,28 @@ impl Owner {
         }
     }
 
+    /// Unmaps its pages, and finalizes it: `arrived` bytes came for a GET. Process context, no lock held: LNet may send
+    /// from inside.
+    #[inline(always)]
+    fn finalize(self, status: i32, health: LnetHealth, arrived: u32) {
+        // The usual cases directly: a mapped owner is not moved to be matched again.
+        match self {
+            Self::Nobody => {}
+            Self::Message(msg) => msg.finalize(status, health),
+            Self::Get(get) => get.finalize(status, health, arrived),
+            Self::MappedMessage(mapped) => {
+                if let Some(msg) = mapped.unmap() {
+                    msg.finalize(status, health);
+                }
+            }
+            Self::MappedGet(mapped) => {
+                if let Some(get) = mapped.unmap() {
+                    get.finalize(status, health, arrived);
+                }
+            }
+        }
+    }
+
     /// Creates the REPLY of a GET, see [`Message::into_get`].
     ///
     /// # Errors
@@ -109,11 +131,7 @@ impl Completed {
     /// Finalizes it. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(super) fn finish(self) {
-        match self.0.unmapped() {
-            Owner::Message(msg) => msg.finalize(0, LnetHealth::Ok),
-            Owner::Get(get) => get.finalize(0, LnetHealth::Ok, self.1),
-            _ => {}
-        }
+        self.0.finalize(0, LnetHealth::Ok, self.1);
     }
 }
 
@@ -183,10 +201,7 @@ impl TransferEnd {
             outcome = Cause::Local(e.to_errno()).outcome(posted);
         }
         let health = lnet_health(outcome.health);
-        match core::mem::replace(&mut self.owner, Owner::Nobody).unmapped() {
-            Owner::Message(msg) => msg.finalize(outcome.status, health),
-            Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
-            _ => {}
-        }
+        let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
+        owner.finalize(outcome.status, health, self.arrived);
     }
 }

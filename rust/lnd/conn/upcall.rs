@@ -32,6 +32,7 @@ use super::{
         has_request, //
     },
     wire::finished_tx::{
+        EndedTx,
         FinishedTx,
         TakenTx, //
     },
@@ -96,7 +97,7 @@ impl WorkItem<UPPER> for Conn {
         let me = kernel::current!().pid();
         let began = Timestamp::now();
         // Not dropped: `finish` takes the value that `next_job` stores.
-        let mut finished = ManuallyDrop::new(None);
+        let mut finished = ManuallyDrop::new(FinishedTx::default());
         let (mut n, mut paid) = (0u32, began);
         while n < BUDGET {
             n = n.wrapping_add(1);
@@ -147,7 +148,7 @@ impl WorkItem<UPPER> for Conn {
 
 /// Returns the next job; stores a finished transmit in `finished`.
 #[inline]
-fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job> {
+fn next_job(inner: &mut Inner, finished: &mut FinishedTx) -> Option<Job> {
     let requests = has_request(inner);
     if inner.turns.pick(inner.wire.has_done(), requests) == NextJob::Finish {
         match inner.wire.take_done(finished) {
@@ -164,21 +165,18 @@ fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job>
 
 /// Finalizes the finished transmit that was taken.
 #[inline(never)]
-fn finish(conn: &Conn, finished: &mut Option<FinishedTx>) {
-    // Checked before it is taken, so that only the needed fields are read.
-    if let Some(FinishedTx::Well(_)) = finished {
-        if let Some(FinishedTx::Well(well)) = finished.take() {
-            well.finish();
-        }
-    } else if let Some(finished) = finished.take() {
-        finish_ended(conn, finished);
+fn finish(conn: &Conn, finished: &mut FinishedTx) {
+    if let Some(well) = finished.take_well() {
+        well.finish();
+    } else if let Some(ended) = finished.take_ended() {
+        finish_ended(conn, ended);
     }
 }
 
 /// Finalizes a transmit that failed, or that needs more work.
 #[cold]
 #[inline(never)]
-fn finish_ended(conn: &Conn, finished: FinishedTx) {
+fn finish_ended(conn: &Conn, finished: EndedTx) {
     let mut finished = finished;
     let again = finished.again(conn.ni.message_limit_ms());
     if conn.ni.device_health.is_broken() {

@@ -287,7 +287,7 @@ impl<C: RxConn> Wire<C> {
 
     /// Takes the oldest finished transmit, if there is one, perhaps into `finished`.
     #[inline]
-    pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
+    pub(super) fn take_done(&mut self, finished: &mut FinishedTx) -> Option<TakenTx> {
         self.txs.take_done(finished)
     }
 

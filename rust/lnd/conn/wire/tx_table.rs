@@ -279,7 +279,7 @@ impl TxTable {
 
     /// Takes the oldest finished transmit, if there is one, perhaps into `finished`; its place is free again.
     #[inline]
-    pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
+    pub(super) fn take_done(&mut self, finished: &mut FinishedTx) -> Option<TakenTx> {
         let index = self.queues.take_done(&mut self.slots)?;
         let TxSlot { cell, transfer } = self.slots.get_mut(usize::from(index))?;
         let msg = match (cell.tx.cause(), &mut *transfer) {
@@ -292,7 +292,7 @@ impl TxTable {
                 TakenTx::Well(msg)
             }
             None => {
-                FinishedTx::take(finished, &cell.tx, transfer);
+                finished.take(&cell.tx, transfer);
                 TakenTx::Other
             }
         };
