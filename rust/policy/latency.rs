@@ -2,17 +2,15 @@
 
 //! Latency histograms: the stages of a message, and how long each took.
 //!
-//! A message that is sent passes Queued, Wire and, if it expects one, Answer. The part of Queued in which a credit was
-//! missing is also Credit. A request that is received is with LNet until LNet gives its buffer back.
+//! A message that is sent passes Queued, and then Answer if the peer answers it, otherwise Wire. The part of Queued in
+//! which a credit was missing is also Credit. A request that is received is with LNet until LNet gives its buffer back.
+//! The end of a key (LOCAL_INV) is not a message, and not measured.
 //!
 //! ```text
-//!  queued ----> posted ----> all work requests done ----> answered
-//!     |  Queued   |       Wire        |       Answer          |
-//!     |  (Credit) |                   |                       +--> queued again (PUT_DONE, LOCAL_INV)
+//!  queued ----> posted ----> all work requests done, or answered
+//!     |  Queued   |       Wire, or Answer        |
+//!     |  (Credit) |                              +--> queued again (PUT_DONE after the PUT_ACK)
 //! ```
-//!
-//! An answer may arrive before the completions of its request: then there is no Wire, and Answer begins with the
-//! posting.
 //!
 //! A histogram has [`BUCKETS`] counts. The first counts times below [`FIRST_NS`]; the limit of each further count is
 //! twice that of the one before; the last has no limit. It is stored as a row of 64 numbers, so that there can be a row
@@ -43,14 +41,15 @@ pub const ROWS: usize = ROW_NAMES.len();
 /// Stage of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// From being given to its connection to being posted; for a PUT_DONE from the PUT_ACK, for a LOCAL_INV from the
-    /// answer. Only messages that were not posted at once are counted.
+    /// From being given to its connection to being posted; for a PUT_DONE from the PUT_ACK. Only messages that were not
+    /// posted at once are counted.
     Queued,
     /// The part of that in which the connection had no credit. Only messages that waited for one are counted.
     Credit,
-    /// From being posted until the device has completed all of it, so that the peer's device has acknowledged it.
+    /// From being posted until the device has completed all of it, so that the peer's device has acknowledged it. Only
+    /// messages without an answer.
     Wire,
-    /// From there to the answer: the time of the peer's LNet, and the way back.
+    /// From being posted to the peer's answer: the way there, the time of the peer's LNet, and the way back.
     Answer,
     /// From receiving a request of the peer until LNet gave its buffer back.
     Lnet,
@@ -69,24 +68,24 @@ impl Stage {
     }
 }
 
-/// Kind of a message; the first kinds are in the order of [`Op`].
+/// Kind of a message, in an order in which the kinds of each stage are neighbours ([`row`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxKind {
-    /// IMMEDIATE.
-    Immediate,
+    /// PUT_ACK.
+    PutAck,
     /// PUT_REQ.
     PutReq,
     /// GET_REQ.
     GetReq,
-    /// PUT_ACK.
-    PutAck,
+    /// IMMEDIATE.
+    Immediate,
     /// PUT_NAK.
     PutNak,
     /// PUT_DONE, with the WRITEs in front.
     PutDone,
     /// GET_DONE, with the WRITEs in front.
     GetDone,
-    /// LOCAL_INV, which is no message.
+    /// LOCAL_INV, which is no message; its time is not measured.
     Invalidate,
     /// NOOP; its time is not measured.
     Noop,
@@ -106,6 +105,12 @@ impl TxKind {
             Self::Noop => "NOOP",
             Self::Invalidate => "LOCAL_INV",
         }
+    }
+
+    /// Returns whether the peer answers it.
+    #[inline]
+    const fn is_answered(self) -> bool {
+        matches!(self, Self::PutAck | Self::PutReq | Self::GetReq)
     }
 
     /// Returns the kind of a received message; `None` for messages of the handshake.
@@ -142,51 +147,44 @@ impl From<Op> for TxKind {
 }
 
 /// Stage and kind of each histogram, in order.
-pub const ROW_NAMES: [(Stage, TxKind); 25] = [
-    (Stage::Queued, TxKind::Immediate),
+pub const ROW_NAMES: [(Stage, TxKind); 20] = [
+    (Stage::Queued, TxKind::PutAck),
     (Stage::Queued, TxKind::PutReq),
     (Stage::Queued, TxKind::GetReq),
-    (Stage::Queued, TxKind::PutAck),
+    (Stage::Queued, TxKind::Immediate),
     (Stage::Queued, TxKind::PutNak),
     (Stage::Queued, TxKind::PutDone),
     (Stage::Queued, TxKind::GetDone),
-    (Stage::Queued, TxKind::Invalidate),
+    (Stage::Credit, TxKind::PutReq),
+    (Stage::Credit, TxKind::GetReq),
+    (Stage::Credit, TxKind::Immediate),
     (Stage::Wire, TxKind::Immediate),
-    (Stage::Wire, TxKind::PutReq),
-    (Stage::Wire, TxKind::GetReq),
-    (Stage::Wire, TxKind::PutAck),
     (Stage::Wire, TxKind::PutNak),
     (Stage::Wire, TxKind::PutDone),
     (Stage::Wire, TxKind::GetDone),
-    (Stage::Wire, TxKind::Invalidate),
-    (Stage::Credit, TxKind::Immediate),
-    (Stage::Credit, TxKind::PutReq),
-    (Stage::Credit, TxKind::GetReq),
+    (Stage::Answer, TxKind::PutAck),
     (Stage::Answer, TxKind::PutReq),
     (Stage::Answer, TxKind::GetReq),
-    (Stage::Answer, TxKind::PutAck),
-    (Stage::Lnet, TxKind::Immediate),
     (Stage::Lnet, TxKind::PutReq),
     (Stage::Lnet, TxKind::GetReq),
+    (Stage::Lnet, TxKind::Immediate),
 ];
 
 /// Returns the index of a histogram; `None` if there is none, because the kind does not pass the stage.
 #[inline]
 pub const fn row(stage: Stage, kind: TxKind) -> Option<usize> {
-    let at = kind as usize;
-    let (first, kinds): (usize, usize) = match stage {
-        Stage::Queued => (0, 8),
-        Stage::Wire => (8, 8),
-        Stage::Credit => (16, 3),
-        Stage::Answer if at == 0 => return None,
-        // There is no answer to an IMMEDIATE.
-        Stage::Answer => (18, 4),
-        Stage::Lnet => (22, 3),
+    // The index of the stage's first histogram, and its kinds.
+    let (first, kinds) = match stage {
+        Stage::Queued => (0usize, (TxKind::PutAck, TxKind::GetDone)),
+        Stage::Credit => (7, (TxKind::PutReq, TxKind::Immediate)),
+        Stage::Wire => (10, (TxKind::Immediate, TxKind::GetDone)),
+        Stage::Answer => (14, (TxKind::PutAck, TxKind::GetReq)),
+        Stage::Lnet => (17, (TxKind::PutReq, TxKind::Immediate)),
     };
-    if at < kinds {
-        Some(first.saturating_add(at))
-    } else {
-        None
+    let (from, to, at) = (kinds.0 as usize, kinds.1 as usize, kind as usize);
+    match at.checked_sub(from) {
+        Some(n) if at <= to => Some(first.saturating_add(n)),
+        _ => None,
     }
 }
 
@@ -231,20 +229,12 @@ pub fn quantile(counts: &[u64], of_1000: u64) -> Option<usize> {
     None
 }
 
-/// Stage of a transmit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TxStage {
-    Queue,
-    Wire,
-    Answer,
-}
-
 /// Clock of one transmit: the time at which its stage began. `T` is a point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps<T> {
     since: T,
-    kind: TxKind,
-    at: TxStage,
+    /// The message that was posted; `None` while it is queued, and after its last stage.
+    posted: Option<TxKind>,
 }
 
 impl<T: Copy> Stamps<T> {
@@ -253,47 +243,31 @@ impl<T: Copy> Stamps<T> {
     pub const fn queued(now: T) -> Self {
         Self {
             since: now,
-            kind: TxKind::Immediate,
-            at: TxStage::Queue,
+            posted: None,
         }
     }
 
-    /// Returns when its stage began.
-    pub fn since(&self) -> T {
-        self.since
-    }
-
-    /// Notes that it is posted; returns since when it was queued.
+    /// Notes that a message is posted; returns since when it was queued.
     #[inline]
     pub fn posted(&mut self, kind: TxKind, now: T) -> T {
-        let since = core::mem::replace(&mut self.since, now);
-        self.kind = kind;
-        self.at = TxStage::Wire;
-        since
+        self.posted = Some(kind);
+        core::mem::replace(&mut self.since, now)
     }
 
-    /// Notes that all its work requests are complete. Returns what was posted, and when; `None` if it was no longer on
-    /// the wire.
+    /// Notes that all work requests are complete. Returns which message was posted, and when, if it has no answer.
     #[inline]
-    pub fn sent(&mut self, now: T) -> Option<(TxKind, T)> {
-        if self.at != TxStage::Wire {
-            return None;
-        }
-        self.at = TxStage::Answer;
-        let since = core::mem::replace(&mut self.since, now);
-        Some((self.kind, since))
+    pub fn sent(&mut self) -> Option<(TxKind, T)> {
+        let kind = self.posted.filter(|kind| !kind.is_answered())?;
+        self.posted = None;
+        Some((kind, self.since))
     }
 
-    /// Notes the peer's answer; the transmit may be queued again. Returns what was answered, and when the wait began;
-    /// `None` if no answer was expected.
+    /// Notes the peer's answer; the transmit may be queued again. Returns which message was answered, and when it was
+    /// posted; `None` if no answer was expected.
     #[inline]
     pub fn answered(&mut self, now: T) -> Option<(TxKind, T)> {
-        if self.at == TxStage::Queue {
-            return None;
-        }
-        self.at = TxStage::Queue;
-        let since = core::mem::replace(&mut self.since, now);
-        Some((self.kind, since))
+        let kind = self.posted.take()?;
+        Some((kind, core::mem::replace(&mut self.since, now)))
     }
 }
 
@@ -361,13 +335,15 @@ mod tests {
         ];
         for op in ops {
             let kind = TxKind::from(op);
-            assert!(row(Stage::Queued, kind).is_some() && row(Stage::Wire, kind).is_some());
+            let message = op != Op::Invalidate;
+            assert_eq!(row(Stage::Queued, kind).is_some(), message);
+            // Either the completion is the end of a message, or an answer.
+            let answered = row(Stage::Answer, kind).is_some();
+            assert_eq!(kind.is_answered(), answered);
+            assert_eq!(row(Stage::Wire, kind).is_some(), message && !answered);
             let pays = matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve));
             assert_eq!(row(Stage::Credit, kind).is_some(), pays);
-            assert_eq!(
-                op.message().and_then(TxKind::of_message).is_some(),
-                op != Op::Invalidate
-            );
+            assert_eq!(op.message().and_then(TxKind::of_message).is_some(), message);
         }
         for stage in [
             Stage::Queued,
@@ -378,7 +354,6 @@ mod tests {
         ] {
             assert_eq!(row(stage, TxKind::Noop), None);
         }
-        assert_eq!(row(Stage::Answer, TxKind::Immediate), None);
         assert_eq!(row(Stage::Lnet, TxKind::PutAck), None);
     }
 
@@ -398,22 +373,22 @@ mod tests {
     #[test]
     fn an_immediate_is_queued_and_sent() {
         let mut s = Stamps::queued(10u64);
-        assert_eq!(s.sent(11), None);
+        assert_eq!(s.sent(), None);
         assert_eq!(s.answered(11), None);
         assert_eq!(s.posted(TxKind::Immediate, 15), 10);
-        assert_eq!(s.sent(25), Some((TxKind::Immediate, 15)));
-        // Its other work requests are of an earlier step.
-        assert_eq!(s.sent(26), None);
+        assert_eq!(s.sent(), Some((TxKind::Immediate, 15)));
+        assert_eq!(s.sent(), None);
     }
 
     #[test]
     fn a_put_is_queued_twice() {
         let mut s = Stamps::queued(0u64);
         assert_eq!(s.posted(TxKind::PutReq, 5), 0);
-        assert_eq!(s.sent(7), Some((TxKind::PutReq, 5)));
-        assert_eq!(s.answered(100), Some((TxKind::PutReq, 7)));
+        // Its completion is no end of a stage.
+        assert_eq!(s.sent(), None);
+        assert_eq!(s.answered(100), Some((TxKind::PutReq, 5)));
         assert_eq!(s.posted(TxKind::PutDone, 103), 100);
-        assert_eq!(s.sent(110), Some((TxKind::PutDone, 103)));
+        assert_eq!(s.sent(), Some((TxKind::PutDone, 103)));
     }
 
     #[test]
@@ -421,10 +396,8 @@ mod tests {
         let mut s = Stamps::queued(0u64);
         let _ = s.posted(TxKind::PutAck, 5);
         assert_eq!(s.answered(9), Some((TxKind::PutAck, 5)));
-        // The completion of the PUT_ACK, while the LOCAL_INV is queued.
-        assert_eq!(s.sent(10), None);
-        assert_eq!(s.since(), 9);
-        assert_eq!(s.posted(TxKind::Invalidate, 12), 9);
-        assert_eq!(s.sent(14), Some((TxKind::Invalidate, 12)));
+        // The completions of the PUT_ACK and of the LOCAL_INV.
+        assert_eq!(s.sent(), None);
+        assert_eq!(s.answered(12), None);
     }
 }

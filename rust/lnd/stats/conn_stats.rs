@@ -117,10 +117,12 @@ impl ConnStats {
         (nob, total, credits): (usize, u32, u8),
         now: Timestamp,
     ) {
-        let kind = TxKind::from(op);
-        let queued = now.ns_since(stamps.posted(kind, now));
-        if queued > 0 {
-            self.waited((op, kind), queued, now);
+        if op != Op::Invalidate {
+            let kind = TxKind::from(op);
+            let queued = now.ns_since(stamps.posted(kind, now));
+            if queued > 0 {
+                self.waited((op, kind), queued, now);
+            }
         }
         if wanted(trace::Event::Post) {
             self.trace_post(op, tx, nob, total, credits);
@@ -180,7 +182,7 @@ impl ConnStats {
     /// Records that all work requests of a transmit have completed.
     #[inline]
     pub(crate) fn sent(&self, stamps: &mut Stamps<Timestamp>, now: Timestamp) {
-        if let Some((kind, since)) = stamps.sent(now) {
+        if let Some((kind, since)) = stamps.sent() {
             self.record_stage(Stage::Wire, kind, now.ns_since(since));
         }
     }

@@ -28,7 +28,7 @@ use crate::{
     }, //
 };
 
-/// Histograms of an NI: 12.5 KiB on each CPU.
+/// Histograms of an NI: 10 KiB on each CPU.
 pub(crate) struct LatencyStats {
     numbers: PercpuHistogram<ROWS>,
     /// Number of connections that were given a number.

@@ -38,7 +38,7 @@ fn a_connection_is_read() {
     assert_eq!((peer.failures, peer.retry_ms), (0, None));
     assert!(!ni.link_down && ni.speed_mbps == 2500 && ni.depth_by == "link");
     let mut put = ni.latency.iter().filter(|times| times.op == "PUT_REQ");
-    assert!(put.any(|times| times.stage == "wire" && times.n() > 0));
+    assert!(put.any(|times| times.stage == "queued" && times.n() > 0));
     assert_eq!(ni.events.len(), 2);
     assert_eq!(ni.events[0].by, "path");
 }
