@@ -44,7 +44,7 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE))) $(if $(OFED),OFED=$(abspath $(OFED))) \
 	$(if $(extra-symbols),KBUILD_EXTRA_SYMBOLS="$(extra-symbols)") \
 	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
-	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) \
+	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) $(if $(NO_HOOKS),NO_HOOKS=1) \
 	$(if $(NO_TIMES),NO_TIMES=$(NO_TIMES)) $(if $(NO_DK),NO_DK=$(NO_DK)) \
 	$(if $(RUST_CRATE),RUST_CRATE=$(RUST_CRATE))
 
@@ -95,12 +95,14 @@ test-long:
 test-fresh:
 	@scripts/test-fresh
 
-# Real LNet needs a module that is built against it, hence the copy.
+# Real LNet needs a module that is built against it, hence the copy. The benchmark measures a module without hooks for
+# tests, as users have it.
 lustre-module:
 	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
 	@mkdir -p .lustre
 	@$(call copy,.lustre)
-	+$(MAKE) --no-print-directory -C .lustre LUSTRE=$(abspath $(LUSTRE)) TEST_MODULES=1 modules
+	+$(MAKE) --no-print-directory -C .lustre LUSTRE=$(abspath $(LUSTRE)) \
+		TEST_MODULES=1 $(if $(filter bench-lustre,$(MAKECMDGOALS)),NO_HOOKS=1) modules
 
 with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(PYTHON) -B
 
@@ -160,9 +162,14 @@ no-times no-dk:
 	@$(call copy,.$(subst -,,$@))
 	+$(MAKE) --no-print-directory -C .$(subst -,,$@) $(if $(filter no-dk,$@),NO_DK=1,NO_TIMES=1) modules
 
-# Counts the instructions per message: BENCH='--help'.
-bench: modules
-	RO2IBLND_MODULES=$(abspath $(or $(OUT),.)) $(PYTHON) -B scripts/bench $(BENCH)
+# Counts the instructions per message of a module without hooks for tests, hence the copy: BENCH='--help'.
+bench: bench-module
+	$(PYTHON) -B scripts/bench $(BENCH)
+
+bench-module:
+	@mkdir -p .bench
+	@$(call copy,.bench)
+	+$(MAKE) --no-print-directory -C .bench modules
 
 # Packages with the sources, for DKMS: Documentation/install.md.
 deb rpm:
@@ -281,4 +288,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/which-kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install test-packages clean help
+.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench bench-module deb rpm kmod kmod-deb install test-packages clean help

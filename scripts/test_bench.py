@@ -169,6 +169,21 @@ def test_trace_excludes_check_and_save(other):
     assert done.returncode == 2 and "--trace" in done.stderr, done
 
 
+@pytest.mark.parametrize("option", ["--check", "--save"])
+def test_a_module_for_tests_is_not_compared(tmp_path, option):
+    """Checks that a module with hooks for tests is refused before a guest boots."""
+    bench = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench")
+    module = tmp_path / "ro2iblnd.ko"
+    gcc = ["gcc", "-x", "c", "-c", "-o", str(module), "-"]
+    subprocess.run(gcc, input="int ro2ib_wc_send(void) { return 0; }", text=True, check=True)
+    cmd = [sys.executable, "-B", bench, "--built", str(tmp_path), option]
+    done = subprocess.run(cmd, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "TEST_MODULES" in done.stderr, done
+    assert judge.has_hooks(module)
+    subprocess.run(gcc, input="int ro2ib_send(void) { return 0; }", text=True, check=True)
+    assert not judge.has_hooks(module)
+
+
 # Program that runs the plugin with the guest's memory at one address for all.
 TOUCHES = r"""
 #include "icount.c"

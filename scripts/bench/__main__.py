@@ -63,13 +63,16 @@ def main():
     parser.add_argument("--trace", action="store_true", help="each case once more, with all trace events enabled")
     parser.add_argument("--dk", action="store_true", help="each case once more, with each message in LNet's debug log")
     parser.add_argument("--json", metavar="FILE", help="all that was counted")
-    parser.add_argument("--built", default=os.environ.get("RO2IBLND_MODULES", ROOT), help="where the modules are")
+    built = os.environ.get("RO2IBLND_MODULES", os.path.join(ROOT, ".bench"))
+    parser.add_argument("--built", default=built, help="where the modules are")
     args = parser.parse_args()
     if (args.trace or args.dk) and (args.check or args.save):
         parser.error("--trace and --dk are for looking; the baseline is without")
     unknown = [name for name in args.case if name not in CASES]
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}")
+    if (args.check or args.save) and judge.has_hooks(f"{args.built}/ro2iblnd.ko"):
+        parser.error("this module has hooks for tests (TEST_MODULES=1, KUNIT_TESTS=1): make bench-module")
     cases = args.case or (CHEAP if args.check else list(CASES))
     env = build_env()
     try:

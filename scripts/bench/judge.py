@@ -31,6 +31,14 @@ def toolchain(env, release, built):
     return {"kernel": release, "compiler": compiler, "rustc": rustc, "crate": crate}
 
 
+def has_hooks(module):
+    """Returns whether a module was built for tests: with calls for each message and completion that users do not
+    have.
+    """
+    symbols = subprocess.run(["nm", module], check=True, capture_output=True, text=True).stdout
+    return re.search(r" ro2ib_wc_send$", symbols, re.MULTILINE) is not None
+
+
 def limit(base, made_with, kdir):
     """Returns by how much the driver may have grown against the baseline, and why, unless that is the usual limit."""
     if "-debug-" in os.path.basename(kdir):
