@@ -69,7 +69,7 @@ void ro2ib_rcu_barrier(void);
 
 /* layout.c: sizes and offsets in bytes; see rust/rdma/layout_check.rs, which has the names */
 struct ro2ib_layout {
-	u32 size[21];
+	u32 size[22];
 	u32 offset[32];
 };
 
@@ -214,15 +214,22 @@ struct ro2ib_sg_pos {
 	u32 left;
 };
 
-int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, bool merge, struct ro2ib_sg_shape *run);
+/* List of fragments; the element of a list of one fragment is inside */
+struct ro2ib_sg_list {
+	struct sg_table table;
+	struct scatterlist one;
+	bool reserved;	/* the table has room that the list keeps */
+};
+
+int ro2ib_sg_list_fill(struct ro2ib_sg_list *list, const struct bio_vec *bv,
+		       u32 n, u32 offset, u32 nob, bool merge,
+		       struct ro2ib_sg_shape *run);
 int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
 			struct ro2ib_sg_shape *run);
 u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		    u32 nob, u32 lkey);
-void ro2ib_sgt_free(struct sg_table *sgt);
-int ro2ib_sgt_reserve(struct sg_table *sgt, u32 n);
-void ro2ib_sgt_unreserve(struct sg_table *sgt);
+int ro2ib_sg_list_reserve(struct ro2ib_sg_list *list, u32 n);
+void ro2ib_sg_list_free(struct ro2ib_sg_list *list);
 int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
 		      int dir);
 void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,

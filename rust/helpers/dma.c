@@ -149,24 +149,32 @@ static bool whole_page(const struct bio_vec *bv)
 }
 
 /*
- * Gives @sgt room for @n elements: its own, if it has some
- * (ro2ib_sgt_reserve()), otherwise new elements. This never waits for memory:
- * pages may only become clean when the caller has sent them, so reclaim could
- * wait for the caller.
+ * Gives @list room for @n elements: what it keeps (ro2ib_sg_list_reserve()),
+ * the element inside, or new ones. This never waits for memory: pages may only
+ * become clean when the caller has sent them, so reclaim could wait for the
+ * caller.
  */
-static int make_table(struct sg_table *sgt, u32 n)
+static int make_table(struct ro2ib_sg_list *list, u32 n)
 {
-	if (likely(!sgt->sgl))
+	struct sg_table *sgt = &list->table;
+
+	if (unlikely(list->reserved)) {
+		if (n > sgt->orig_nents)
+			return -ENOMEM;
+		sg_init_table(sgt->sgl, sgt->orig_nents);
+		return 0;
+	}
+	if (n > 1)
 		return sg_alloc_table(sgt, n, GFP_NOWAIT | __GFP_NOWARN);
-	if (n > sgt->orig_nents)
-		return -ENOMEM;
-	sg_init_table(sgt->sgl, sgt->orig_nents);
+	sg_init_table(&list->one, 1);
+	sgt->sgl = &list->one;
+	sgt->orig_nents = 1;
 	return 0;
 }
 
-/* As ro2ib_sgt_from_bvec(), for a single fragment */
-static int sg_from_one(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
-		       u32 nob, struct ro2ib_sg_shape *run)
+/* As ro2ib_sg_list_fill(), for a single fragment */
+static int sg_from_one(struct ro2ib_sg_list *list, const struct bio_vec *bv,
+		       u32 at, u32 nob, struct ro2ib_sg_shape *run)
 {
 	u32 begin = bv->bv_offset + at;
 	int rc;
@@ -176,10 +184,10 @@ static int sg_from_one(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 	/* Not used after an error. */
 	run->used = 1;
 	run->pages = PAGE_ALIGN(offset_in_page(begin) + nob) >> PAGE_SHIFT;
-	rc = make_table(sgt, 1);
+	rc = make_table(list, 1);
 	if (rc)
 		return rc;
-	sg_set_page(sgt->sgl, bv->bv_page, nob, begin);
+	sg_set_page(list->table.sgl, bv->bv_page, nob, begin);
 	return 0;
 }
 
@@ -194,12 +202,13 @@ static int sg_from_one(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 			 IS_ENABLED(CONFIG_FLATMEM))
 
 /*
- * As ro2ib_sgt_from_bvec(), in one pass over the fragments. The table has room for
- * each fragment that is left, used or not, and one element more.
+ * As ro2ib_sg_list_fill(), in one pass over the fragments. The table has room
+ * for each fragment that is left, used or not, and one element more.
  */
-static noinline int sg_from_bvecs(struct sg_table *sgt,
-				   const struct bio_vec *bv, u32 n, u32 offset,
-				   u32 nob, bool merge, struct ro2ib_sg_shape *run)
+static noinline int sg_from_bvecs(struct ro2ib_sg_list *list,
+				  const struct bio_vec *bv, u32 n, u32 offset,
+				  u32 nob, bool merge,
+				  struct ro2ib_sg_shape *run)
 {
 	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0;
 	const struct bio_vec *stop = bv + n;
@@ -212,12 +221,12 @@ static noinline int sg_from_bvecs(struct sg_table *sgt,
 	if (!nob || bv == stop)
 		return -EINVAL;
 	if (stop - bv == 1)
-		return sg_from_one(sgt, bv, at, nob, run);
-	rc = make_table(sgt, stop - bv + 1);
+		return sg_from_one(list, bv, at, nob, run);
+	rc = make_table(list, stop - bv + 1);
 	if (rc)
 		return rc;
 
-	sg = sgt->sgl;
+	sg = list->table.sgl;
 	last = sg;
 	while (left && bv < stop) {
 		const struct bio_vec *first = bv, *most = bv;
@@ -276,43 +285,49 @@ static noinline int sg_from_bvecs(struct sg_table *sgt,
 }
 
 /*
- * Makes a list of the @nob bytes from @offset on, and describes it. One region
- * can cover the bytes if every fragment except the first begins, and every
- * fragment except the last ends, at a page boundary. Without @merge each
+ * Fills an unused list with the @nob bytes from @offset on, and describes it.
+ * One region can cover the bytes if every fragment except the first begins, and
+ * every fragment except the last ends, at a page boundary. Without @merge each
  * fragment is an element. -ENOMEM: there is no memory for the list at the
- * moment; this never waits. The caller frees the table, also after an error.
+ * moment; this never waits. A filled list must not move. The caller frees it,
+ * also after an error.
  */
-int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, bool merge, struct ro2ib_sg_shape *run)
+int ro2ib_sg_list_fill(struct ro2ib_sg_list *list, const struct bio_vec *bv,
+		       u32 n, u32 offset, u32 nob, bool merge,
+		       struct ro2ib_sg_shape *run)
 {
 	/*
 	 * The common case of small payloads; it saves no registers for the
 	 * rest.
 	 */
 	if (n == 1 && nob && offset < bv->bv_len)
-		return sg_from_one(sgt, bv, offset, nob, run);
-	return sg_from_bvecs(sgt, bv, n, offset, nob, merge, run);
+		return sg_from_one(list, bv, offset, nob, run);
+	return sg_from_bvecs(list, bv, n, offset, nob, merge, run);
 }
 
-void ro2ib_sgt_free(struct sg_table *sgt)
+/* Allocates room for @n elements, which a zeroed list keeps. May sleep. */
+int ro2ib_sg_list_reserve(struct ro2ib_sg_list *list, u32 n)
 {
-	sg_free_table(sgt);
-}
+	struct sg_table *sgt = &list->table;
 
-/* Allocates room for @n elements, which @sgt keeps. May sleep. */
-int ro2ib_sgt_reserve(struct sg_table *sgt, u32 n)
-{
 	sgt->sgl = kvmalloc_array(n, sizeof(*sgt->sgl), GFP_KERNEL);
 	if (!sgt->sgl)
 		return -ENOMEM;
 	sgt->orig_nents = n;
+	list->reserved = true;
 	return 0;
 }
 
-/* Frees the room of ro2ib_sgt_reserve(). May sleep. */
-void ro2ib_sgt_unreserve(struct sg_table *sgt)
+/*
+ * Frees the elements of a list, which is not mapped. May sleep if it has room
+ * that it keeps.
+ */
+void ro2ib_sg_list_free(struct ro2ib_sg_list *list)
 {
-	kvfree(sgt->sgl);
+	if (list->reserved)
+		kvfree(list->table.sgl);
+	else if (list->table.sgl != &list->one)
+		sg_free_table(&list->table);
 }
 
 /* Returns whether some of the pages are memory of a PCI device. */

@@ -33,6 +33,7 @@ static const struct ro2ib_layout layout = {
 		sizeof(struct completion),
 		sizeof(struct bio_vec),
 		sizeof(struct sg_table),
+		sizeof(struct ro2ib_sg_list),
 		sizeof(struct lock_class_key),
 		sizeof(struct ro2ib_ni_cfg),
 		sizeof(struct ro2ib_send_req),

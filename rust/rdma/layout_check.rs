@@ -47,6 +47,7 @@ const SIZES: &[Found] = sizes! {
     completion
     bio_vec
     sg_table
+    ro2ib_sg_list
     lock_class_key
     ro2ib_ni_cfg
     ro2ib_send_req

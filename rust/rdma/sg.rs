@@ -38,39 +38,33 @@ use super::{
 };
 use crate::bindings;
 
-/// A table of a list, freed when dropped.
+/// The elements of a list, freed when dropped.
 ///
 /// # Invariants
 ///
-/// `raw` is an allocated table or a zeroed one. If `reserved`, it has room of `ro2ib_sgt_reserve()`.
-struct Table {
-    raw: Opaque<bindings::sg_table>,
-    reserved: bool,
-}
+/// A zeroed list, one with room of `ro2ib_sg_list_reserve()`, or a filled one; a filled one does not move.
+struct Table(Opaque<bindings::ro2ib_sg_list>);
 
 impl Table {
-    /// Makes a table without room.
+    /// Makes a list without elements.
     fn empty() -> Self {
         // INVARIANT: Zeroed.
-        Self {
-            raw: Opaque::zeroed(),
-            reserved: false,
-        }
+        Self(Opaque::zeroed())
     }
 
-    /// Makes a table that keeps room for `n` elements. May sleep.
+    /// Makes a list that keeps room for `n` elements. May sleep.
     fn with_room(n: u32) -> Result<Self> {
-        let mut this = Self::empty();
+        let this = Self::empty();
 
-        // SAFETY: The table is zeroed.
-        check(unsafe { bindings::ro2ib_sgt_reserve(this.get(), n) })?;
-        // INVARIANT: It has the room now.
-        this.reserved = true;
+        // INVARIANT: It has the room now, and is not filled.
+        // SAFETY: The list is zeroed.
+        check(unsafe { bindings::ro2ib_sg_list_reserve(this.0.get(), n) })?;
         Ok(this)
     }
 
     fn get(&self) -> *mut bindings::sg_table {
-        self.raw.get()
+        // SAFETY: The list is valid.
+        unsafe { &raw mut (*self.0.get()).table }
     }
 
     /// Returns its first element.
@@ -82,12 +76,8 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        match self.reserved {
-            // SAFETY: By the type invariant, and nothing uses it any more. A zeroed one has nothing to free.
-            false => unsafe { bindings::ro2ib_sgt_free(self.get()) },
-            // SAFETY: As above.
-            true => unsafe { bindings::ro2ib_sgt_unreserve(self.get()) },
-        }
+        // SAFETY: By the type invariant, and nothing uses it any more.
+        unsafe { bindings::ro2ib_sg_list_free(self.0.get()) }
     }
 }
 
@@ -160,7 +150,7 @@ impl SgMap {
         let this = UniqueArc::new_uninit(GFP_NOWAIT | __GFP_NOWARN)?;
         let mut this = this.write(Self::unmapped(device, Table::empty()));
 
-        this.fill(pages, direction)?;
+        Self::fill(&mut this, pages, direction)?;
         Ok(SgRef::new(this.into()))
     }
 
@@ -199,7 +189,7 @@ impl SgMap {
     ) -> Result<SgRef> {
         let mut this = reserve.take(user).ok_or(ENOMEM)?;
 
-        if let Err(e) = this.fill(pages, direction) {
+        if let Err(e) = Self::fill(&mut this, pages, direction) {
             reserve.put(this, user);
             return Err(e);
         }
@@ -224,32 +214,31 @@ impl SgMap {
     }
 
     /// Fills the list of an unmapped object, and maps it.
-    fn fill(&mut self, pages: &PageVec, direction: Direction) -> Result {
+    fn fill(this: &mut UniqueArc<Self>, pages: &PageVec, direction: Direction) -> Result {
         let (bvecs, n, offset, nob) = pages.as_raw();
         let mut run = bindings::ro2ib_sg_shape::default();
         // Pages that stand for memory of a GPU may be neighbours although that memory is not contiguous.
         let merge = !pages.is_gpu();
-        let table = self.table.get();
+        let list = this.table.0.get();
 
-        // INVARIANT: (of `Table`) Allocated on success, or with the room that it had.
-        // SAFETY: `table` and `run` are valid for writes, and the table is not mapped; `pages` guarantees the rest.
+        // INVARIANT: (of `Table`) It does not move: this is in the memory of a `UniqueArc`, and stays there.
+        // SAFETY: `list` and `run` are valid for writes, and the list is not mapped; `pages` guarantees the rest.
         check(unsafe {
-            bindings::ro2ib_sgt_from_bvec(table, bvecs, n, offset, nob, merge, &mut run)
+            bindings::ro2ib_sg_list_fill(list, bvecs, n, offset, nob, merge, &mut run)
         })?;
         // SAFETY: The first `run.used` elements of `table` were filled just now, and they are not mapped.
         let mapped_by =
-            unsafe { Self::map_table(&self.device, &self.table, pages, &mut run, direction) }?;
+            unsafe { Self::map_table(&this.device, &this.table, pages, &mut run, direction) }?;
 
-        // INVARIANT: Allocated and mapped above; the table may move, because only its lists are pointed at.
-        // `pages.own()` keeps the pages.
-        self.mapped_by = mapped_by;
-        self.direction = direction;
-        self.nob = nob;
-        self.used = run.used;
+        // INVARIANT: Filled and mapped above. `pages.own()` keeps the pages.
+        this.mapped_by = mapped_by;
+        this.direction = direction;
+        this.nob = nob;
+        this.used = run.used;
         // SAFETY: `table` is initialised.
-        self.nr_mapped = unsafe { (*table).nents };
-        self.region_pages = run.pages;
-        self.own = pages.own();
+        this.nr_mapped = unsafe { (*this.table.get()).nents };
+        this.region_pages = run.pages;
+        this.own = pages.own();
         Ok(())
     }
 

@@ -249,7 +249,7 @@ pub type rdma_cm_event_type = u32;
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_layout {
-    pub size: [u32; 21],
+    pub size: [u32; 22],
     pub offset: [u32; 32],
 }
 
@@ -293,6 +293,13 @@ pub struct ro2ib_qp_caps {
 pub struct ro2ib_sg_shape {
     pub used: u32,
     pub pages: u32,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone, MaybeZeroable)]
+pub struct ro2ib_sg_list {
+    pub table: sg_table,
+    pub reserved: bool,
 }
 
 #[repr(C)]
@@ -681,8 +688,8 @@ unsafe extern "C" {
     pub fn ro2ib_dma_needs_sync(dev: *mut ib_device, addr: u64) -> bool;
     pub fn ro2ib_dma_sync_for_cpu(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_dma_sync_for_device(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
-    pub fn ro2ib_sgt_from_bvec(
-        sgt: *mut sg_table,
+    pub fn ro2ib_sg_list_fill(
+        list: *mut ro2ib_sg_list,
         bv: *const bio_vec,
         n: u32,
         offset: u32,
@@ -703,9 +710,8 @@ unsafe extern "C" {
         nob: u32,
         lkey: u32,
     ) -> u32;
-    pub fn ro2ib_sgt_free(sgt: *mut sg_table);
-    pub fn ro2ib_sgt_reserve(sgt: *mut sg_table, n: u32) -> i32;
-    pub fn ro2ib_sgt_unreserve(sgt: *mut sg_table);
+    pub fn ro2ib_sg_list_reserve(list: *mut ro2ib_sg_list, n: u32) -> i32;
+    pub fn ro2ib_sg_list_free(list: *mut ro2ib_sg_list);
     pub fn ro2ib_dma_map_sgt(dev: *mut ib_device, sgt: *mut sg_table, used: u32, dir: i32) -> i32;
     pub fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, used: u32, dir: i32);
     pub fn ro2ib_alloc_page() -> *mut page;

@@ -624,8 +624,8 @@ fn region_pages(parts: &[(u64, usize)]) -> u32 {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
-    sgt: *mut sg_table,
+pub unsafe extern "C" fn ro2ib_sg_list_fill(
+    list: *mut ro2ib_sg_list,
     bv: *const bio_vec,
     n: u32,
     offset: u32,
@@ -641,9 +641,12 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
         return -(EINVAL as i32);
     }
     // SAFETY: By the contract of this function.
-    let room = unsafe { (!(*sgt).sgl.is_null()).then_some((*sgt).orig_nents as usize) };
-    // As in C, one element more.
-    if room.map_or_else(|| world::fails(Fault::Alloc), |n| parts.len() >= n) {
+    let (sgt, reserved) = unsafe { (&raw mut (*list).table, (*list).reserved) };
+    // SAFETY: As above.
+    let room = reserved.then_some(unsafe { (*sgt).orig_nents } as usize);
+    // As in C, one element more; and the only element of a list needs no memory.
+    let no_memory = || parts.len() > 1 && world::fails(Fault::Alloc);
+    if room.map_or_else(no_memory, |n| parts.len() >= n) {
         return -(ENOMEM as i32);
     }
     if parts.iter().map(|(_, len)| len).sum::<usize>() < nob as usize {
@@ -681,35 +684,36 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_sgt_reserve(sgt: *mut sg_table, n: u32) -> i32 {
+pub unsafe extern "C" fn ro2ib_sg_list_reserve(list: *mut ro2ib_sg_list, n: u32) -> i32 {
     let room = mem::kvmalloc(n as usize * size_of::<Sg>());
     if room.is_null() {
         return -(ENOMEM as i32);
     }
     // SAFETY: By the contract of this function.
     unsafe {
-        (*sgt).sgl = room.cast();
-        (*sgt).orig_nents = n;
+        (*list).table.sgl = room.cast();
+        (*list).table.orig_nents = n;
+        (*list).reserved = true;
     }
     w().sg_reserved += 1;
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_sgt_unreserve(sgt: *mut sg_table) {
-    w().sg_reserved -= 1;
+pub unsafe extern "C" fn ro2ib_sg_list_free(list: *mut ro2ib_sg_list) {
     // SAFETY: By the contract of this function.
-    mem::put(unsafe { (*sgt).sgl.cast() });
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_sgt_free(sgt: *mut sg_table) {
-    // SAFETY: It was made above, with as many elements; or there is none.
+    let (sgt, reserved) = unsafe { ((*list).table, (*list).reserved) };
+    if reserved {
+        w().sg_reserved -= 1;
+        return mem::put(sgt.sgl.cast());
+    }
+    if sgt.sgl.is_null() {
+        return;
+    }
+    // SAFETY: It was made above, with as many elements.
     unsafe {
-        if (*sgt).sgl.is_null() {
-            return;
-        }
         drop(Box::from_raw(core::ptr::slice_from_raw_parts_mut(
-            (*sgt).sgl.cast::<Sg>(),
-            (*sgt).orig_nents as usize,
+            sgt.sgl.cast::<Sg>(),
+            sgt.orig_nents as usize,
         )));
     }
     w().sg_tables -= 1;

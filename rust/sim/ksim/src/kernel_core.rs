@@ -272,6 +272,7 @@ pub unsafe extern "C" fn ro2ib_layout() -> *const r::ro2ib_layout {
             size_of::<completion>() as u32,
             size_of::<bio_vec>() as u32,
             size_of::<sg_table>() as u32,
+            size_of::<ro2ib_sg_list>() as u32,
             size_of::<lock_class_key>() as u32,
             size_of::<ro2ib_ni_cfg>() as u32,
             size_of::<ro2ib_send_req>() as u32,
