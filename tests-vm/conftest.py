@@ -9,7 +9,7 @@ nodes           two guests as nodes.Node, 10.0.0.1 and 10.0.0.2, shared by the
                 tests: all modules are unloaded after each test, and nothing
                 may be left behind. A test that fails or kills a guest discards
                 the pair, and the next test gets a new one
-evil            a hostile peer at 10.0.0.3, in the second guest of `nodes`
+hostile            a hostile peer at 10.0.0.3, in the second guest of `nodes`
 
 All have the project's modules in /files (not loaded, see MODULES). After a
 test a splat in the kernel log fails the test, unless the test names the lines
@@ -35,7 +35,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests-vm"))
 
 import vm  # noqa: E402
 from device_kinds import DEVICES, POLLED  # noqa: E402
-from evil.peer import Evil  # noqa: E402
+from hostile_peer.peer import HostilePeer  # noqa: E402
 from nodes import Node  # noqa: E402
 
 # Directory of the files that `make` built. RO2IBLND_MODULES sets another one.
@@ -67,7 +67,7 @@ def pytest_configure(config):
 
 # Files whose tests take longest: they start first when files run in parallel.
 FIRST = (
-    "test_stock_kernels", "test_oldest_kernels", "test_traffic", "test_life", "test_faults_cm", "test_device_kinds",
+    "test_stock_kernels", "test_oldest_kernels", "test_traffic", "test_lifecycle", "test_faults_cm", "test_device_kinds",
     "test_hostile_waiting_messages", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale",
     "test_operator", "test_tunables",
 )  # fmt: skip
@@ -249,16 +249,16 @@ class Pool:
 
 
 @pytest.fixture(scope="session")
-def evil_program(tmp_path_factory):
-    out = str(tmp_path_factory.mktemp("evil") / "evil")
-    source = os.path.join(ROOT, "tests-vm", "evil", "evil.c")
+def hostile_program(tmp_path_factory):
+    out = str(tmp_path_factory.mktemp("hostile_peer") / "hostile_peer")
+    source = os.path.join(ROOT, "tests-vm", "hostile_peer", "hostile_peer.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-o", out, source, "-lrdmacm", "-libverbs"], check=True)
     return out
 
 
 @pytest.fixture(scope="session")
-def pool(modules, evil_program, profiler, machine):
-    pool = Pool([*modules, *profiler, evil_program], machine)
+def pool(modules, hostile_program, profiler, machine):
+    pool = Pool([*modules, *profiler, hostile_program], machine)
     yield pool
     pool.discard()
 
@@ -296,7 +296,7 @@ def nodes(pool, request, polled):
 
 
 @pytest.fixture
-def evil(nodes):
-    peer = Evil(nodes[1].guest)
+def hostile(nodes):
+    peer = HostilePeer(nodes[1].guest)
     yield peer
     peer.stop()

@@ -2,7 +2,7 @@
 """Devices other than rxe: siw, and rxe with the limits of ib_imitate.
 
 Here each device has a short test. `pytest --device NAME` runs any other test on it. `make test-long` does that with the
-tests of traffic, flow and life.
+tests of traffic, flow and life cycle.
 """
 
 import re

@@ -84,11 +84,11 @@ def test_eight_attempts_at_most(nodes):
     agreed(a, b, 255)
 
 
-def test_small_depth_of_one_peer_is_its_own(nodes, evil):
+def test_small_depth_of_one_peer_is_its_own(nodes, hostile):
     """If a hostile peer requests depth 1, other peers still get the full depth."""
     a, b = nodes
     up(a, b, peer_credits=32)
-    c = evil.connect(a.address, depth=1)
+    c = hostile.connect(a.address, depth=1)
     assert c.params["depth"] == 1
     b.ping(a)
     assert sorted(x["depth"] for x in conns(a)) == [1, 32]

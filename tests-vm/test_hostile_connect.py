@@ -7,12 +7,12 @@ import re
 import time
 
 import pytest
-from evil import wire
-from evil.peer import ADDRESS, reject_in
+from hostile_peer import wire
+from hostile_peer.peer import ADDRESS, reject_in
 from nodes import until, up
 
 VICTIM, HONEST = "10.0.0.1", "10.0.0.2"
-EVIL = f"{ADDRESS}@o2ib"
+HOSTILE = f"{ADDRESS}@o2ib"
 STAMP = 0x1122334455667788
 
 
@@ -40,8 +40,8 @@ def ni_stamp(a):
 
 
 # Request, expected reject reason, and whether the reject shows the victim's limits.
-def requests(evil, stamp):
-    req = evil.connreq
+def requests(hostile, stamp):
+    req = hostile.connreq
     v, h = wire.nid(VICTIM), wire.nid(HONEST)
     fatal, unknown = wire.FATAL, False
     yield "H1 0@lo", req(VICTIM, dst=wire.nid("0.0.0.0", lnd=9)), fatal, unknown
@@ -85,14 +85,14 @@ def requests(evil, stamp):
     yield "big-endian, depth 0", req(VICTIM, order=">", depth=0), fatal, True
 
 
-def test_requests_are_refused_with_the_right_reason(nodes, evil):
+def test_requests_are_refused_with_the_right_reason(nodes, hostile):
     a, b = nodes
     up(a, b)
     stamp = ni_stamp(a)
     wrong = []
     with undisturbed(a, b):
-        for what, data, why, known in requests(evil, stamp):
-            r = evil.rejected(VICTIM, data)
+        for what, data, why, known in requests(hostile, stamp):
+            r = hostile.rejected(VICTIM, data)
             expect = {
                 "magic": wire.MAGIC, "version": wire.V2, "why": why, "incarnation": stamp if known else 0,
                 "depth": 8 if known else 0, "frags": 257 if known else 0, "size": 4096,
@@ -101,12 +101,12 @@ def test_requests_are_refused_with_the_right_reason(nodes, evil):
                 wrong.append(f"{what}: expected {expect}, got {r}")
         # A valid request is accepted in both byte orders.
         for order in "<>":
-            evil.connect(VICTIM, order=order).close()
+            hostile.connect(VICTIM, order=order).close()
     assert not wrong, "\n".join(wrong)
     assert a.stats()["notify_down"] == 0
 
 
-def test_an_ni_is_reached_by_its_own_address_only(nodes, evil):
+def test_an_ni_is_reached_by_its_own_address_only(nodes, hostile):
     """An NI is reached by its own address only, also if two NIs are on one device, as on two VLANs or in two
     namespaces: a node that reaches one NI is no peer of the other NI's net."""
     a, b = nodes
@@ -116,32 +116,32 @@ def test_an_ni_is_reached_by_its_own_address_only(nodes, evil):
     a.ni_add(net="o2ib1", interface="eth0:1")
     us = {"src": wire.nid(ADDRESS, net=1), "dst": wire.nid(other, net=1)}
     with undisturbed(a, b):
-        r = evil.rejected(VICTIM, evil.connreq(VICTIM, **us))
+        r = hostile.rejected(VICTIM, hostile.connreq(VICTIM, **us))
         assert (r["why"], r["incarnation"], r["depth"]) == (wire.FATAL, 0, 0), r
     a.ni_del(f"{other}@o2ib1")
 
 
-def test_right_request_is_answered_right(nodes, evil):
+def test_right_request_is_answered_right(nodes, hostile):
     a, b = nodes
     up(a, b)
     stamp = ni_stamp(a)
     for change in ({}, {"depth": 3}, {"depth": 1, "frags": 1}, {"frags": 256}, {"dststamp": stamp}, {"cksum": True}):
-        conn = evil.connect(VICTIM, **change)
+        conn = hostile.connect(VICTIM, **change)
         assert conn.ack["kind"] == wire.CONNACK and conn.ack["version"] == wire.V2
         assert (conn.ack["src"], conn.ack["srcstamp"]) == (wire.nid(VICTIM), stamp)
-        assert (conn.ack["dst"], conn.ack["dststamp"]) == (evil.nid, STAMP)
+        assert (conn.ack["dst"], conn.ack["dststamp"]) == (hostile.nid, STAMP)
         expect = {"depth": change.get("depth", 8), "frags": change.get("frags", 257), "size": 4096}
         assert conn.params == expect
         assert conn.is_up()
         conn.close()
 
 
-def test_depth_of_one_makes_no_storm(nodes, evil):
+def test_depth_of_one_makes_no_storm(nodes, hostile):
     """H6: a peer of depth 1 causes no storm of NOOPs. A high-water mark of 0 would cause endless NOOPs."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM, depth=1)
+        conn = hostile.connect(VICTIM, depth=1)
         for _ in range(3):
             conn.send(wire.IMMEDIATE, conn.ping_get(sink=272), credits=0)
             conn.recv_until(wire.IMMEDIATE)
@@ -154,23 +154,23 @@ def test_depth_of_one_makes_no_storm(nodes, evil):
         conn.close()
 
 
-def test_restarted_peer(nodes, evil):
+def test_restarted_peer(nodes, hostile):
     """A connection of a restarted peer ends the connections of its old incarnation."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        old = evil.connect(VICTIM)
-        new = evil.connect(VICTIM, srcstamp=STAMP + 1)
+        old = hostile.connect(VICTIM)
+        new = hostile.connect(VICTIM, srcstamp=STAMP + 1)
         assert old.is_closed()
         assert new.is_up()
 
 
-def test_privileged_port(nodes, evil):
+def test_privileged_port(nodes, hostile):
     a, b = nodes
     up(a, b, lnd="require_privileged_port=1")
-    r = evil.rejected(VICTIM, evil.connreq(VICTIM), sport=5555)
+    r = hostile.rejected(VICTIM, hostile.connreq(VICTIM), sport=5555)
     assert r["why"] == wire.FATAL, r
-    name, answer = evil.ask(VICTIM, evil.connreq(VICTIM), sport=999)
+    name, answer = hostile.ask(VICTIM, hostile.connreq(VICTIM), sport=999)
     assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
     # The honest node connects from a privileged port.
     b.traffic(a, op="mix", count=8)
@@ -186,17 +186,17 @@ def refused(node, cause):
     return counted(node, "refused", cause)
 
 
-def test_request_with_other_address_is_rejected(nodes, evil):
+def test_request_with_other_address_is_rejected(nodes, hostile):
     """A request whose address, port and NID are those of another node is rejected. No CM made it: any queue pair of rxe
     may send it, with the GID of its sender."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
         # This request is valid up to its depth, so the victim parses it.
-        evil.make_up(VICTIM, ADDRESS, 987, evil.connreq(VICTIM, depth=0))
+        hostile.make_up(VICTIM, ADDRESS, 987, hostile.connreq(VICTIM, depth=0))
         until(lambda: refused(a, "NoDepth") == 1, "the request is judged")
         for n, address in enumerate((HONEST, "10.0.0.77", VICTIM), 1):
-            evil.make_up(VICTIM, address, 987, evil.connreq(VICTIM, src=wire.nid(address), srcstamp=ni_stamp(a)))
+            hostile.make_up(VICTIM, address, 987, hostile.connreq(VICTIM, src=wire.nid(address), srcstamp=ni_stamp(a)))
             until(lambda: refused(a, "SourceAddress") == n, f"{address} is not believed", 20)
     said = f"{HONEST}@o2ib: rejected its connection request: source NID is not the source address"
     assert a.log().count(said) == 1, a.log()
@@ -207,7 +207,7 @@ def accepting(node):
     return node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}").count("role=passive state=Accepting")
 
 
-def test_a_made_up_restart_ends_no_connection(nodes, evil):
+def test_a_made_up_restart_ends_no_connection(nodes, hostile):
     """A forged restart ends no connection. Any sender of a packet can report a restart in another node's name, because
     it chooses address and GID. The sender gets no answer, so its connection is never established, and the others stay
     until one is."""
@@ -215,19 +215,19 @@ def test_a_made_up_restart_ends_no_connection(nodes, evil):
     up(a, b)
     with undisturbed(a, b):
         for n in (1, 2, 3):
-            lie = evil.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP + n)
-            evil.make_up(VICTIM, HONEST, 987, lie, origin=HONEST)
+            lie = hostile.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP + n)
+            hostile.make_up(VICTIM, HONEST, 987, lie, origin=HONEST)
             until(lambda: accepting(a) == n or counted(a, "closed", "PeerRestarted"), "the request is judged")
         assert not counted(a, "closed", "PeerRestarted")
 
 
-def test_forged_request_does_not_block_connecting(nodes, evil):
+def test_forged_request_does_not_block_connecting(nodes, hostile):
     """A forged request blocks the victim's own attempt for as long as an honest request takes, not until the message
     expires."""
     a, b = nodes
     up(a, b)
-    lie = evil.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP)
-    evil.make_up(VICTIM, HONEST, 987, lie, origin=HONEST)
+    lie = hostile.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP)
+    hostile.make_up(VICTIM, HONEST, 987, lie, origin=HONEST)
     until(lambda: accepting(a) == 1, "the request is taken")
     began = time.monotonic()
     a.traffic(b, op="mix", size=4096, count=4)
@@ -236,24 +236,24 @@ def test_forged_request_does_not_block_connecting(nodes, evil):
     assert took < 10, f"{took:.1f} s"
 
 
-def test_connections_are_bounded(nodes, evil):
+def test_connections_are_bounded(nodes, hostile):
     """H9: the connections of one peer are bounded, and all go when the peer goes."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        data = evil.connreq(VICTIM, depth=1)
+        data = hostile.connreq(VICTIM, depth=1)
         refused = None
         for _ in range(300):
-            _name, answer = evil.ask(VICTIM, data, recvs=4)
+            _name, answer = hostile.ask(VICTIM, data, recvs=4)
             if answer["event"] == "RDMA_CM_EVENT_REJECTED":
                 refused = reject_in(answer)
                 break
             assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
         assert refused and refused["why"] == wire.NO_RESOURCES, refused
-        evil.stop()
+        hostile.stop()
 
 
-def test_frequent_connect_requests_are_rate_limited(nodes, evil):
+def test_frequent_connect_requests_are_rate_limited(nodes, hostile):
     """Frequent connection requests are rejected: each connection leaves a timer of the CM, for hours if the request
     says so."""
     a, b = nodes
@@ -262,7 +262,7 @@ def test_frequent_connect_requests_are_rate_limited(nodes, evil):
         begun, made = time.monotonic(), 0
         while not refused(a, "TooOften"):
             # The CM of the requesting node repeats its requests for longer than that.
-            more, other = evil.again(VICTIM, evil.connreq(VICTIM), seconds=60, ms=5000)
+            more, other = hostile.again(VICTIM, hostile.connreq(VICTIM), seconds=60, ms=5000)
             made, took = made + more, time.monotonic() - begun
             assert other in (None, "none") and (more or other) and made < 5000, f"{made} in {took:.0f} s, then {other}"
             if took > 300 and made / took < 12:
@@ -274,29 +274,29 @@ def test_frequent_connect_requests_are_rate_limited(nodes, evil):
             assert made >= 512, made
     if slow:
         pytest.skip(slow)
-    assert f"{EVIL}: rejected its connection request: too many requests from its address" in a.log()
+    assert f"{HOSTILE}: rejected its connection request: too many requests from its address" in a.log()
 
 
-def test_flood_of_bad_requests(nodes, evil):
+def test_flood_of_bad_requests(nodes, hostile):
     """H9: rejects are rate limited. A peer that floods gets rejects without data, or no answer."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        data = evil.connreq(VICTIM, depth=0)
-        names = [evil.ask(VICTIM, data, recvs=0, ms=0)[0] for _ in range(80)]
+        data = hostile.connreq(VICTIM, depth=0)
+        names = [hostile.ask(VICTIM, data, recvs=0, ms=0)[0] for _ in range(80)]
         for name in names:
-            answer = evil.event(name, 100)
+            answer = hostile.event(name, 100)
             if answer["event"] == "RDMA_CM_EVENT_REJECTED":
                 r = reject_in(answer)
                 assert r is None or r["why"] == wire.FATAL
-        evil.connect(VICTIM).close()
+        hostile.connect(VICTIM).close()
 
 
-def acks(evil):
+def acks(hostile):
     """Yields CONNACKs that the victim, which sent the request, must not accept: H10 and protocol 4.5."""
 
     def ack(asked, body=None, **change):
-        fields = {"srcstamp": STAMP, "dststamp": asked["srcstamp"], "src": evil.nid, "dst": asked["src"]}
+        fields = {"srcstamp": STAMP, "dststamp": asked["srcstamp"], "src": hostile.nid, "dst": asked["src"]}
         fields.update(change)
         body = wire.params() if body is None else body
         return wire.message(fields.pop("kind", wire.CONNACK), fields.pop("src"), fields.pop("dst"), body, **fields)
@@ -319,21 +319,21 @@ def acks(evil):
     yield "nothing", lambda q: b""
 
 
-def test_answers_to_our_requests(nodes, evil):
+def test_answers_to_our_requests(nodes, hostile):
     a, b = nodes
     up(a, b)
-    evil.do("listen", "l", ADDRESS, 987)
+    hostile.do("listen", "l", ADDRESS, 987)
     wrong = []
     with undisturbed(a, b):
-        for what, make in acks(evil):
-            ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
-            name = evil.name()
-            answer = evil.do("request", "l", name, 60000, timeout=120)
+        for what, make in acks(hostile):
+            ping = a.guest.spawn(a.ctl_script(f"ping {HOSTILE} timeout=60"))
+            name = hostile.name()
+            answer = hostile.do("request", "l", name, 60000, timeout=120)
             asked = wire.parse(bytes.fromhex(answer["private"]))
             assert asked["kind"] == wire.CONNREQ and asked["dststamp"] in (0, STAMP), asked
-            evil.do("accept", name, make(asked).hex() or "-", 20)
-            last = evil.event(name, 60000)["event"]
-            evil.do("close", name)
+            hostile.do("accept", name, make(asked).hex() or "-", 20)
+            last = hostile.event(name, 60000)["event"]
+            hostile.do("close", name)
             if last != "RDMA_CM_EVENT_DISCONNECTED":
                 wrong.append(f"{what}: {last}")
             if "rc=0" in ping.wait(120)[1]:
@@ -341,7 +341,7 @@ def test_answers_to_our_requests(nodes, evil):
     assert not wrong, "\n".join(wrong)
 
 
-def rejects(evil):
+def rejects(hostile):
     """Yields rejects, and how many more requests each may cause: H11 and protocol 4.6."""
     yield "no reason", wire.reject(0), 0
     yield "fatal", wire.reject(wire.FATAL), 0
@@ -364,18 +364,18 @@ def rejects(evil):
     yield "garbage", bytes(range(100, 124)), 0
 
 
-def test_rejects_of_our_requests(nodes, evil):
+def test_rejects_of_our_requests(nodes, hostile):
     a, b = nodes
     up(a, b)
-    evil.do("listen", "l", ADDRESS, 987)
+    hostile.do("listen", "l", ADDRESS, 987)
     wrong = []
     with undisturbed(a, b):
-        for what, data, more in rejects(evil):
-            ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
+        for what, data, more in rejects(hostile):
+            ping = a.guest.spawn(a.ctl_script(f"ping {HOSTILE} timeout=60"))
             seen = 0
             while ping.poll() is None:
-                name = evil.name()
-                answer = evil.do("request", "l", name, 500)
+                name = hostile.name()
+                answer = hostile.do("request", "l", name, 500)
                 if answer["event"] == "none":
                     continue
                 seen += 1
@@ -383,7 +383,7 @@ def test_rejects_of_our_requests(nodes, evil):
                 limits = wire.parse_params(asked["body"])
                 if asked["version"] != wire.V2 or limits != {"depth": 8, "frags": 257, "size": 4096}:
                     wrong.append(f"{what}: then asked {asked} {limits}")
-                evil.do("reject", name, data.hex() or "-")
+                hostile.do("reject", name, data.hex() or "-")
             if "rc=0" in ping.wait(120)[1]:
                 wrong.append(f"{what}: pinged")
             if not min(more, 1) + 1 <= seen <= 1 + more:
@@ -395,16 +395,16 @@ def test_rejects_of_our_requests(nodes, evil):
 
 
 @pytest.mark.parametrize("what", ["depth", "frags"])
-def test_lower_limits_are_adopted(nodes, evil, what):
+def test_lower_limits_are_adopted(nodes, hostile, what):
     a, b = nodes
     up(a, b)
-    evil.do("listen", "l", ADDRESS, 987)
-    ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
-    evil.do("request", "l", "first", 60000, timeout=120)
+    hostile.do("listen", "l", ADDRESS, 987)
+    ping = a.guest.spawn(a.ctl_script(f"ping {HOSTILE} timeout=60"))
+    hostile.do("request", "l", "first", 60000, timeout=120)
     why = {"depth": wire.QUEUE_SIZE, "frags": wire.FRAGS}[what]
-    evil.do("reject", "first", wire.reject(why, **{what: 4}).hex())
-    answer = evil.do("request", "l", "second", 60000, timeout=120)
+    hostile.do("reject", "first", wire.reject(why, **{what: 4}).hex())
+    answer = hostile.do("request", "l", "second", 60000, timeout=120)
     limits = wire.parse_params(wire.parse(bytes.fromhex(answer["private"]))["body"])
     assert limits[what] == 4, limits
-    evil.do("reject", "second", wire.reject(wire.FATAL).hex())
+    hostile.do("reject", "second", wire.reject(wire.FATAL).hex())
     assert "rc=0" not in ping.wait(120)[1]

@@ -7,13 +7,13 @@ import re
 import struct
 
 import pytest
-from evil import wire
-from evil.peer import ADDRESS, STAMP, Conn, reject_in
+from hostile_peer import wire
+from hostile_peer.peer import ADDRESS, STAMP, Conn, reject_in
 from nodes import parse, until, up
 from test_hostile_connect import HONEST, VICTIM, counted, undisturbed
 
 
-EVIL = f"{ADDRESS}@o2ib"
+HOSTILE = f"{ADDRESS}@o2ib"
 TRAFFIC_PORTAL = 50
 # Match bits for memory of lnet_lite's traffic portal: see lnet_lite/internal.h.
 MATCH_MAGIC, MATCH_TRUNC, MATCH_LEN_SHIFT = 1 << 62, 1 << 58, 36
@@ -113,13 +113,13 @@ def bad_requests(conn):
     yield "LNet type 77", conn.message(wire.IMMEDIATE, wire.lnet_header(77, conn.me, conn.you))
 
 
-def test_a_message_for_another_node_is_dropped(nodes, evil):
+def test_a_message_for_another_node_is_dropped(nodes, hostile):
     """A message for another node is dropped, as after a wrong route: LNet accepts no message for another node of its
     net. The connection and the credit stay."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM, recvs=200)
+        conn = hostile.connect(VICTIM, recvs=200)
         before = a.stats()["parse_refused"]
         addr, rkey = conn.region(65536)
         rd = wire.descriptor(rkey, [(65536, addr)])
@@ -138,13 +138,13 @@ def test_a_message_for_another_node_is_dropped(nodes, evil):
             conn.send(wire.IMMEDIATE, lost(put_header(conn, 100)) + b"x" * 100)
         until(lambda: a.stats()["parse_refused"] == before + 6 * depth, "all have been refused")
         assert counted(a, "other", "NotForLNet") == 6 * depth
-        line = f"{EVIL}: LNet refused a message for {HONEST}@o2ib: error (-71): dropped; check the routes on the peer"
+        line = f"{HOSTILE}: LNet refused a message for {HONEST}@o2ib: error (-71): dropped; check the routes on the peer"
         assert line in a.log()
         assert conn.is_up()
 
 
 @pytest.mark.parametrize("cases", [bad_envelopes, bad_answers, bad_requests])
-def test_closes_the_connection(nodes, evil, cases):
+def test_closes_the_connection(nodes, hostile, cases):
     a, b = nodes
     up(a, b)
     wrong = []
@@ -152,7 +152,7 @@ def test_closes_the_connection(nodes, evil, cases):
         count, n = 1, 0
         while n < count:
             # One connection for each case: the cases differ only in their message.
-            conn = evil.connect(VICTIM, recvs=20)
+            conn = hostile.connect(VICTIM, recvs=20)
             every = list(cases(conn))
             count = len(every)
             what, data = every[n]
@@ -161,15 +161,15 @@ def test_closes_the_connection(nodes, evil, cases):
                 wrong.append(what)
             conn.close()
             n += 1
-        assert evil.connect(VICTIM).is_up()
+        assert hostile.connect(VICTIM).is_up()
     assert not wrong, "still open after: " + "; ".join(wrong)
 
 
-def test_both_byte_orders_and_padding(nodes, evil):
+def test_both_byte_orders_and_padding(nodes, hostile):
     """Unusual but valid messages are accepted: both byte orders, and padding."""
     a, b = nodes
     up(a, b)
-    conn = evil.connect(VICTIM, order=">")
+    conn = hostile.connect(VICTIM, order=">")
     ping = conn.ping_get(sink=272)
     conn.send(wire.IMMEDIATE, ping, order=">")
     assert conn.recv_until(wire.IMMEDIATE)
@@ -179,29 +179,29 @@ def test_both_byte_orders_and_padding(nodes, evil):
     assert conn.is_up()
 
 
-def test_over_sending(nodes, evil):
+def test_over_sending(nodes, hostile):
     """H12: a peer that sends more requests than credits, while LNet is slow, loses its connection."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        a.set(slow_ms=2000, slow_peer=EVIL)
-        conn = evil.connect(VICTIM, recvs=100)
+        a.set(slow_ms=2000, slow_peer=HOSTILE)
+        conn = hostile.connect(VICTIM, recvs=100)
         body = put_header(conn, 0)
         conn.send(wire.IMMEDIATE, body, count=8)
         conn.send(wire.IMMEDIATE, body, count=1)
         assert conn.is_closed()
         a.set(slow_ms=0)
         conn.close()
-        assert evil.connect(VICTIM).is_up()
+        assert hostile.connect(VICTIM).is_up()
 
 
-def test_asks_and_does_not_wait(nodes, evil):
+def test_asks_and_does_not_wait(nodes, hostile):
     """Pending answers are bounded although credits return before the answers are sent. Credits do not bound them, an
     honest peer's buffers do."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM, recvs=200)
+        conn = hostile.connect(VICTIM, recvs=200)
         depth = conn.params["depth"]
         addr, rkey = conn.region(257)
         # So many WRITEs that two answers do not fit into the send queue.
@@ -228,7 +228,7 @@ def test_asks_and_does_not_wait(nodes, evil):
                 break
         assert conn.is_closed(30000)
         conn.close()
-        assert evil.connect(VICTIM).is_up()
+        assert hostile.connect(VICTIM).is_up()
 
 
 def retained(node):
@@ -236,7 +236,7 @@ def retained(node):
     return int(re.search(r" retained=(\d+)", text)[1])
 
 
-def test_retained_requests_are_bounded(nodes, evil):
+def test_retained_requests_are_bounded(nodes, hostile):
     """Requests that LNet, which stalls, keeps from all earlier connections of a peer are bounded, although a new
     connection has new credits."""
     a, b = nodes
@@ -244,47 +244,47 @@ def test_retained_requests_are_bounded(nodes, evil):
     a.ping(b)
     a.set(lazy=1)
     for cycle in range(1, 40):
-        name, answer = evil.ask(VICTIM, evil.connreq(VICTIM, depth=255), recvs=8)
+        name, answer = hostile.ask(VICTIM, hostile.connreq(VICTIM, depth=255), recvs=8)
         if answer["event"] != "RDMA_CM_EVENT_ESTABLISHED":
             break
-        conn = Conn(evil, name, VICTIM, bytes.fromhex(answer["private"]), STAMP)
+        conn = Conn(hostile, name, VICTIM, bytes.fromhex(answer["private"]), STAMP)
         conn.send(wire.IMMEDIATE, put_header(conn, 0), count=120)
         conn.close()
         until(lambda n=cycle: retained(a) == n * 120, "the connection is over, and its requests are counted")
     assert answer["event"] == "RDMA_CM_EVENT_REJECTED", answer
     assert reject_in(answer)["why"] == wire.NO_RESOURCES, answer
-    evil.do("close", name)
+    hostile.do("close", name)
     assert cycle == 36, cycle
     # The victim does not connect to that peer either, because that would give it new credits as well.
-    evil.do("listen", "l", ADDRESS, 987)
-    r = a.start(EVIL, op="put", size=100, count=1, conc=1, timeout=20).result()
+    hostile.do("listen", "l", ADDRESS, 987)
+    r = a.start(HOSTILE, op="put", size=100, count=1, conc=1, timeout=20).result()
     assert r["count"] == 0, r
     closes = a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}.closes")
-    assert re.search(rf"^event=failed .*peer={re.escape(EVIL)} .*cause=Backlog", closes, re.M), closes
+    assert re.search(rf"^event=failed .*peer={re.escape(HOSTILE)} .*cause=Backlog", closes, re.M), closes
     # Other peers are not affected.
     a.traffic(b, op="mix", size=1000, count=20)
     a.set(lazy=0)
     until(lambda: retained(a) == 0, "all has come back")
-    conn = evil.connect(VICTIM)
+    conn = hostile.connect(VICTIM)
     assert conn.is_up()
 
 
-def test_noop_flood(nodes, evil):
+def test_noop_flood(nodes, hostile):
     """A peer that sends too many NOOPs, which need no credit, is stopped by the transport, and the node survives."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM)
+        conn = hostile.connect(VICTIM)
         for _ in range(20):
             conn.send(wire.NOOP, count=50)
         conn.close()
-        assert evil.connect(VICTIM).is_up()
+        assert hostile.connect(VICTIM).is_up()
 
 
-def get_req_from(a, b, evil, size=65536):
+def get_req_from(a, b, hostile, size=65536):
     """Makes the victim send a GET_REQ to the hostile peer. Returns (connection, request, the victim's run)."""
-    conn = evil.connect(VICTIM)
-    run = a.start(EVIL, op="get", size=size, count=1, conc=1, timeout=60)
+    conn = hostile.connect(VICTIM)
+    run = a.start(HOSTILE, op="get", size=size, count=1, conc=1, timeout=60)
     return conn, conn.recv_until(wire.GET_REQ), run
 
 
@@ -293,12 +293,12 @@ def cookie_of(m):
 
 
 @pytest.mark.parametrize("status", [65537, 1 << 20, 2**31 - 1])
-def test_get_done_that_says_too_much(nodes, evil, status):
+def test_get_done_that_says_too_much(nodes, hostile, status):
     """H13: a GET_DONE whose status exceeds the size fails its GET. LNet would crash from that status."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn, m, run = get_req_from(a, b, evil)
+        conn, m, run = get_req_from(a, b, hostile)
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), status))
         r = run.result()
         assert r["issued"] == 1 and r["count"] == 0 and not r["timeouts"], r
@@ -307,16 +307,16 @@ def test_get_done_that_says_too_much(nodes, evil, status):
         assert conn.is_closed()
 
 
-def test_the_first_answer_is_the_result(nodes, evil):
+def test_the_first_answer_is_the_result(nodes, hostile):
     """A second answer closes the connection, and does not change the result of the first one."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM)
-        run = a.start(EVIL, op="get", size=65536, count=1, conc=1, timeout=60, verify="off")
+        conn = hostile.connect(VICTIM)
+        run = a.start(HOSTILE, op="get", size=65536, count=1, conc=1, timeout=60, verify="off")
         m = conn.recv_until(wire.GET_REQ)
         # The message that ends here waits for LNet, which is busy.
-        a.set(slow_ms=3000, slow_peer=EVIL)
+        a.set(slow_ms=3000, slow_peer=HOSTILE)
         conn.send(wire.IMMEDIATE, put_header(conn, 0))
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), 65536))
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), 4096))
@@ -326,11 +326,11 @@ def test_the_first_answer_is_the_result(nodes, evil):
         assert (r["count"], r["errors"], r["bytes"]) == (1, 0, 65536), r
 
 
-def test_get_done_with_an_error(nodes, evil):
+def test_get_done_with_an_error(nodes, hostile):
     a, b = nodes
     up(a, b)
     for status in (-61, -5, -(2**31)):
-        conn, m, run = get_req_from(a, b, evil)
+        conn, m, run = get_req_from(a, b, hostile)
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), status))
         r = run.result()
         assert r["count"] == 0 and not r["timeouts"], r
@@ -341,26 +341,26 @@ def test_get_done_with_an_error(nodes, evil):
         conn.close()
 
 
-def test_key_is_dead_after_the_answer(nodes, evil):
+def test_key_is_dead_after_the_answer(nodes, hostile):
     """H21: the key of a sink is invalid after the answer."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn, m, run = get_req_from(a, b, evil)
+        conn, m, run = get_req_from(a, b, hostile)
         rd = m["body"][80:]
         rkey, nob = int.from_bytes(rd[0:4], "little"), int.from_bytes(rd[8:12], "little")
         addr = int.from_bytes(rd[12:20], "little")
         conn.region(nob)
-        assert evil.do("write", conn.name, rkey, addr, nob)["wc"] == "success"
+        assert hostile.do("write", conn.name, rkey, addr, nob)["wc"] == "success"
         conn.send(wire.GET_DONE, wire.done(cookie_of(m), -61))
         run.result()
-        assert evil.do("write", conn.name, rkey, addr, nob)["wc"] != "success"
+        assert hostile.do("write", conn.name, rkey, addr, nob)["wc"] != "success"
         assert conn.is_closed()
 
 
-def put_req_from(a, evil, size=65536):
-    conn = evil.connect(VICTIM)
-    run = a.start(EVIL, op="put", size=size, count=1, conc=1, ask=0, timeout=60)
+def put_req_from(a, hostile, size=65536):
+    conn = hostile.connect(VICTIM)
+    run = a.start(HOSTILE, op="put", size=size, count=1, conc=1, ask=0, timeout=60)
     return conn, conn.recv_until(wire.PUT_REQ), run
 
 
@@ -373,23 +373,23 @@ def put_req_from(a, evil, size=65536):
         ("wrap", [(65536, 2**64 - 100)]),
     ],
 )
-def test_put_ack_with_a_bad_sink(nodes, evil, what, frags):
+def test_put_ack_with_a_bad_sink(nodes, hostile, what, frags):
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn, m, run = put_req_from(a, evil)
+        conn, m, run = put_req_from(a, hostile)
         conn.send(wire.PUT_ACK, cookie(cookie_of(m)) + cookie(5) + wire.descriptor(9, frags))
         assert conn.is_closed()
         r = run.result()
         assert r["count"] == 0 and not r["timeouts"], r
 
 
-def test_put_ack_with_a_wrong_key(nodes, evil):
+def test_put_ack_with_a_wrong_key(nodes, hostile):
     """A PUT_ACK with a wrong key closes the connection, because the HCA of the hostile peer refuses the WRITE."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn, m, run = put_req_from(a, evil)
+        conn, m, run = put_req_from(a, hostile)
         rd = wire.descriptor(0x77777, [(65536, 4096)])
         conn.send(wire.PUT_ACK, cookie(cookie_of(m)) + cookie(5) + rd)
         r = run.result()
@@ -398,12 +398,12 @@ def test_put_ack_with_a_wrong_key(nodes, evil):
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 16, 257])
-def test_put_in_many_pieces(nodes, evil, pieces):
+def test_put_in_many_pieces(nodes, hostile, pieces):
     """H19: old peers offer up to 257 pieces. The data goes to all of them."""
     a, b = nodes
     up(a, b)
     size = 65792  # 257 * 256
-    conn, m, run = put_req_from(a, evil, size)
+    conn, m, run = put_req_from(a, hostile, size)
     addr, rkey = conn.region(2 * size)
     step = size // pieces
     frags = [(step, addr + i * (step + 1)) for i in range(pieces - 1)]
@@ -419,12 +419,12 @@ def test_put_in_many_pieces(nodes, evil, pieces):
 
 
 @pytest.mark.parametrize("status", [0, 1, 65535, 65537, 2**31 - 1])
-def test_put_done_that_says_the_wrong_number(nodes, evil, status):
+def test_put_done_that_says_the_wrong_number(nodes, hostile, status):
     """H14: a PUT_DONE without written data is no success."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM)
+        conn = hostile.connect(VICTIM)
         conn.send(wire.PUT_REQ, put_header(conn, 65536) + cookie(0x99))
         ack = conn.recv_until(wire.PUT_ACK)
         assert ack["body"][:8] == cookie(0x99), ack
@@ -436,10 +436,10 @@ def test_put_done_that_says_the_wrong_number(nodes, evil, status):
 
 
 @pytest.mark.parametrize("pieces", [1, 257])
-def test_get_in_many_pieces(nodes, evil, pieces):
+def test_get_in_many_pieces(nodes, hostile, pieces):
     a, b = nodes
     up(a, b)
-    conn = evil.connect(VICTIM)
+    conn = hostile.connect(VICTIM)
     size = 65792
     addr, rkey = conn.region(size)
     step = size // pieces
@@ -452,13 +452,13 @@ def test_get_in_many_pieces(nodes, evil, pieces):
 
 
 @pytest.mark.parametrize("pieces", [2, 31, 256])
-def test_lustre_2_10_without_map_on_demand(nodes, evil, pieces):
+def test_lustre_2_10_without_map_on_demand(nodes, hostile, pieces):
     """A PUT to a peer of Lustre 2.10 with map_on_demand=0 works: 256 fragments of up to a page, depth 8. Fragments have
     any length and start anywhere."""
     a, b = nodes
     up(a, b)
     rng = random.Random(pieces)
-    conn = evil.connect(VICTIM, recvs=200, depth=8, frags=256)
+    conn = hostile.connect(VICTIM, recvs=200, depth=8, frags=256)
     assert conn.params == {"depth": 8, "frags": 256, "size": 4096}
     lengths = [rng.randint(1, 4096) for _ in range(pieces)]
     addr, rkey = conn.region(4097 * pieces)
@@ -473,12 +473,12 @@ def test_lustre_2_10_without_map_on_demand(nodes, evil, pieces):
     assert conn.is_up()
 
 
-def test_get_with_empty_pieces(nodes, evil):
+def test_get_with_empty_pieces(nodes, hostile):
     """Empty pieces are skipped, or the connection is closed. Nothing worse happens."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM)
+        conn = hostile.connect(VICTIM)
         addr, rkey = conn.region(65536)
         rd = wire.descriptor(rkey, [(0, addr), (4096, addr), (0, 0), (61440, addr + 4096)])
         conn.send(wire.GET_REQ, get_header(conn, 65536) + cookie(0x42) + rd)
@@ -486,55 +486,55 @@ def test_get_with_empty_pieces(nodes, evil):
         assert m is None or m["kind"] == wire.GET_DONE
 
 
-def test_immediate_data(nodes, evil):
+def test_immediate_data(nodes, hostile):
     """H30: a WRITE with immediate data closes the connection. It uses a buffer without a change of its content, which
     is an older message."""
     a, b = nodes
     up(a, b)
-    conn = evil.connect(VICTIM)
+    conn = hostile.connect(VICTIM)
     assert conn.is_up()
     gets = a.stats()["recv_get"]
-    assert evil.do("immediate", conn.name)["wc"] == "success"
+    assert hostile.do("immediate", conn.name)["wc"] == "success"
     assert conn.is_closed()
     assert a.stats()["recv_get"] == gets
-    assert f"{EVIL}: the peer sent an unexpected RDMA operation; closing" in a.log()
+    assert f"{HOSTILE}: the peer sent an unexpected RDMA operation; closing" in a.log()
 
 
-def test_invalidates_a_region(nodes, evil):
+def test_invalidates_a_region(nodes, hostile):
     """H30: an answer that invalidates the key closes the connection, because the protocol does not have it."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn, m, run = get_req_from(a, b, evil)
+        conn, m, run = get_req_from(a, b, hostile)
         rkey = int.from_bytes(m["body"][80:84], "little")
-        evil.do("invalidate", conn.name, rkey, conn.message(wire.GET_DONE, wire.done(cookie_of(m), 65536)).hex())
+        hostile.do("invalidate", conn.name, rkey, conn.message(wire.GET_DONE, wire.done(cookie_of(m), 65536)).hex())
         assert conn.is_closed()
         assert run.result()["count"] == 0
-    assert f"{EVIL}: the peer sent an unexpected RDMA operation; closing" in a.log()
+    assert f"{HOSTILE}: the peer sent an unexpected RDMA operation; closing" in a.log()
 
 
 @pytest.mark.parametrize("length", [4097, 65536])
-def test_longer_than_a_buffer(nodes, evil, length):
+def test_longer_than_a_buffer(nodes, hostile, length):
     """H31: a message longer than a buffer fails in the device and closes the connection. The cause is the peer's
     fault."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        conn = evil.connect(VICTIM)
+        conn = hostile.connect(VICTIM)
         assert conn.is_up()
-        assert evil.do("long", conn.name, length)["wc"] != "success"
+        assert hostile.do("long", conn.name, length)["wc"] != "success"
         assert conn.is_closed()
-    closes = a.guest.check(f"grep peer={EVIL} /sys/kernel/debug/ro2iblnd/*.closes")
+    closes = a.guest.check(f"grep peer={HOSTILE} /sys/kernel/debug/ro2iblnd/*.closes")
     assert "cause=RemoteFault" in closes, closes
 
 
-def test_dies_in_the_middle(nodes, evil):
+def test_dies_in_the_middle(nodes, hostile):
     """A peer that dies during a transfer costs that transfer only."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
-        _conn, _m, get = get_req_from(a, b, evil)
-        evil.stop()
+        _conn, _m, get = get_req_from(a, b, hostile)
+        hostile.stop()
         r = get.result()
         assert r["count"] == 0, r
     assert parse(a.guest.check("cat /sys/kernel/debug/lnet_lite/stats"))["mds"] == 0

@@ -4,8 +4,8 @@
  * request, as answer to a request, or as message, and prints what comes back.
  * It does not know the protocol. wire.py makes the bytes.
  *
- *	evil serve		run as the peer, until killed
- *	evil <command>...	run a command in the serving process, print its answer
+ *	hostile_peer serve		run as the peer, until killed
+ *	hostile_peer <command>...	run a command in the serving process, print its answer
  *
  * Answers are lines of key=value. The exit status is 0 if the command was
  * carried out, whatever the victim's answer was.
@@ -26,7 +26,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#define SOCKET		"/tmp/evil.sock"
+#define SOCKET		"/tmp/hostile_peer.sock"
 #define MSG_SIZE	4096
 #define MAX_RECVS	600
 #define MAX_SENDS	64
@@ -837,7 +837,7 @@ static int serve(void)
 
 	unlink(SOCKET);
 	if (s < 0 || bind(s, (void *)&addr, sizeof(addr)) || listen(s, 8)) {
-		perror("evil");
+		perror("hostile_peer");
 		return 1;
 	}
 	while ((fd = accept(s, NULL, NULL)) >= 0) {
@@ -850,7 +850,7 @@ static int serve(void)
 		answer_len = 0;
 		say("rc=%d\n", run(line));
 		if (write(fd, answer, answer_len) < 0)
-			perror("evil");
+			perror("hostile_peer");
 		close(fd);
 	}
 	return 1;
@@ -864,7 +864,7 @@ static int request(int argc, char **argv)
 	ssize_t n;
 
 	if (s < 0 || connect(s, (void *)&addr, sizeof(addr))) {
-		perror("evil");
+		perror("hostile_peer");
 		return 2;
 	}
 	for (i = 1; i < argc; i++)
@@ -882,6 +882,6 @@ int main(int argc, char **argv)
 		return serve();
 	if (argc > 1)
 		return request(argc, argv);
-	fprintf(stderr, "usage: evil serve | evil command...\n");
+	fprintf(stderr, "usage: hostile_peer serve | hostile_peer command...\n");
 	return 2;
 }

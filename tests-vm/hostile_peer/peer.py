@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Control of the hostile peer in a guest. See evil.c and wire.py."""
+"""Control of the hostile peer in a guest. See hostile_peer.c and wire.py."""
 
 from . import wire
 
 ADDRESS = "10.0.0.3"
-PROGRAM = "/files/evil"
+PROGRAM = "/files/hostile_peer"
 STAMP = 0x1122334455667788
 
 
@@ -15,7 +15,7 @@ def reject_in(answer):
     return wire.parse_reject(data) if any(data) else None
 
 
-class Evil:
+class HostilePeer:
     """Hostile peer at 10.0.0.3, an address of its own in the guest."""
 
     def __init__(self, guest):
@@ -24,7 +24,7 @@ class Evil:
         # This address is beside that of the guest's honest NI. rxe makes a GID of it.
         guest.run(f"ip addr add {ADDRESS}/24 dev eth0")
         self.job = guest.spawn(f"{PROGRAM} serve")
-        guest.check("n=0; while [ ! -S /tmp/evil.sock ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done; [ -S /tmp/evil.sock ]", 120)
+        guest.check("n=0; while [ ! -S /tmp/hostile_peer.sock ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done; [ -S /tmp/hostile_peer.sock ]", 120)
         self.names = 0
 
     def stop(self):
@@ -32,13 +32,13 @@ class Evil:
         if self.guest.alive() and self.job.poll() is None:
             self.job.kill()
             self.job.wait(60)
-            self.guest.check("rm -f /tmp/evil.sock")
+            self.guest.check("rm -f /tmp/hostile_peer.sock")
 
     def do(self, *words, timeout=150, ok=True):
         out = self.guest.check(" ".join([PROGRAM, *(str(w) for w in words)]), timeout)
         answer = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
         if ok:
-            assert answer.get("rc") == "0", f"evil {words}: {out}"
+            assert answer.get("rc") == "0", f"hostile {words}: {out}"
         return answer
 
     def name(self):
@@ -95,11 +95,11 @@ class Evil:
 class Conn:
     """Established connection to a victim."""
 
-    def __init__(self, evil, name, victim, ack, stamp):
-        self.evil, self.name = evil, name
+    def __init__(self, hostile, name, victim, ack, stamp):
+        self.hostile, self.name = hostile, name
         self.ack = wire.parse(ack)
         self.params = wire.parse_params(self.ack["body"])
-        self.me, self.you = evil.nid, wire.nid(victim)
+        self.me, self.you = hostile.nid, wire.nid(victim)
         self.stamp, self.victim_stamp = stamp, self.ack["srcstamp"]
 
     def message(self, kind, body=b"", **change):
@@ -108,7 +108,7 @@ class Conn:
         return wire.message(kind, fields.pop("src"), fields.pop("dst"), body, **fields)
 
     def send_raw(self, data, count=1):
-        return self.evil.do("send", self.name, count, data.hex())
+        return self.hostile.do("send", self.name, count, data.hex())
 
     def send(self, kind, body=b"", count=1, **change):
         return self.send_raw(self.message(kind, body, **change), count)
@@ -120,7 +120,7 @@ class Conn:
 
     def recv(self, ms=60000):
         """Returns the next message as a dict, or None if there is none or the connection is gone."""
-        answer = self.evil.do("recv", self.name, ms)
+        answer = self.hostile.do("recv", self.name, ms)
         return wire.parse(bytes.fromhex(answer["data"])) if "data" in answer else None
 
     def recv_until(self, kind, ms=60000):
@@ -134,15 +134,15 @@ class Conn:
 
     def region(self, size):
         """Provides memory for the victim to write to. Returns (address, rkey)."""
-        answer = self.evil.do("region", self.name, size)
+        answer = self.hostile.do("region", self.name, size)
         return int(answer["addr"]), int(answer["rkey"])
 
     def touched(self):
-        return int(self.evil.do("touched", self.name)["touched"])
+        return int(self.hostile.do("touched", self.name)["touched"])
 
     def is_closed(self, ms=120000):
         """Waits for the victim to close the connection. Returns whether it does."""
-        answer = self.evil.do("event", self.name, ms, timeout=ms / 1000 + 60)
+        answer = self.hostile.do("event", self.name, ms, timeout=ms / 1000 + 60)
         return answer["event"] == "RDMA_CM_EVENT_DISCONNECTED"
 
     def is_up(self):
@@ -152,4 +152,4 @@ class Conn:
         return self.recv_until(wire.IMMEDIATE) is not None
 
     def close(self):
-        self.evil.do("close", self.name)
+        self.hostile.do("close", self.name)
