@@ -15,7 +15,7 @@ use kernel::{
 
 use crate::rdma::{
     rcu_map::{
-        barrier,
+        rcu_barrier,
         MapWalk,
         RcuMap, //
     },
@@ -69,7 +69,7 @@ mod tests {
         map.remove(1, &one, &queue);
         assert!(map.get(1).is_none());
         // The object remains while a caller has it, and is dropped after a grace period otherwise.
-        barrier();
+        rcu_barrier();
         queue.flush();
         assert!(live.load(Relaxed) == 5);
         drop(one);
@@ -77,7 +77,7 @@ mod tests {
         let last = map.get(u32::MAX).ok_or(ENOENT)?;
         map.remove(u32::MAX, &last, &queue);
         drop(last);
-        barrier();
+        rcu_barrier();
         queue.flush();
         assert!(live.load(Relaxed) == 3);
         // The map drops the others.
@@ -103,7 +103,7 @@ mod tests {
         map.remove(0, &first, &queue);
         assert!(map.next(&mut walk).is_some_and(|object| object.0 == 1));
         // Before the end of the queue.
-        barrier();
+        rcu_barrier();
         Ok(())
     }
 

@@ -9,10 +9,6 @@
 
 use libfuzzer_sys::fuzz_target;
 use ro2iblnd_proto::{
-    desc::{
-        Descriptor,
-        Fragment, //
-    },
     encode::{
         encode_as,
         finalize_hdr,
@@ -28,6 +24,10 @@ use ro2iblnd_proto::{
     params::{
         FRAGS_MAX,
         HEADER_LEN, //
+    },
+    rdma_descriptor::{
+        Descriptor,
+        Fragment, //
     },
     wire::{
         check_identity,

@@ -190,7 +190,7 @@ impl WorkQueues {
         self.upper_busy.flush();
         self.control.flush();
         // Peers that the items above have removed.
-        rcu_map::barrier();
+        rcu_map::rcu_barrier();
         self.control.flush();
         work::synchronize_callbacks();
     }

@@ -10,7 +10,7 @@
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
 use crate::proto::{
-    broken::broken,
+    invariant::broken,
     params::{
         MaxFrags,
         QueueDepth,

@@ -7,12 +7,12 @@ use core::fmt;
 
 use super::{
     bytes::array_at,
-    desc::Descriptor,
     nid::Nid,
     params::{
         IMMEDIATE_MAX,
         LNET_MTU, //
     },
+    rdma_descriptor::Descriptor,
     wire::RawLnetHdr, //
 };
 

@@ -27,7 +27,6 @@
 // more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod broken;
 mod bytes;
 pub mod cause;
 pub mod cksum;
@@ -37,11 +36,12 @@ pub mod conn_req_peer_check;
 pub mod conn_req_types;
 pub mod conn_state;
 pub mod credits;
-pub mod desc;
 pub mod encode;
+pub mod invariant;
 pub mod lnet_hdr;
 pub mod nid;
 pub mod params;
+pub mod rdma_descriptor;
 pub mod reject;
 pub mod reject_cause;
 mod reject_cause_table;

@@ -7,13 +7,13 @@
 //! Context: any; the caller holds the connection's lock.
 
 use super::{
-    broken::broken,
     cause::Cause,
     credits::{
         Cost,
         Credits,
         NOOPS_MAX, //
     },
+    invariant::broken,
     tx_state::{
         Op,
         Tx,

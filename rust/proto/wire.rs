@@ -13,7 +13,6 @@ use super::{
         order_of, //
     },
     cksum,
-    desc::Descriptor,
     nid::Nid,
     params::{
         HEADER_LEN,
@@ -21,12 +20,13 @@ use super::{
         LNET_HDR_LEN,
         MAGIC,
         MSG_SIZE, //
-    }, //
+    },
+    rdma_descriptor::Descriptor, //
 };
 
 pub use super::{
     bytes::Order,
-    desc::{
+    rdma_descriptor::{
         Fragment,
         Fragments, //
     },

@@ -121,7 +121,7 @@ impl<T: Send + Sync> RcuMap<T> {
     }
 
     /// Removes an object, if that key has it. Its reference is dropped in `queue` later, which is flushed before the
-    /// module is unloaded, after [`barrier`]. May sleep.
+    /// module is unloaded, after [`rcu_barrier`]. May sleep.
     pub(crate) fn remove(&self, key: u32, object: &Arc<T>, queue: &OwnedQueue) {
         let raw = object_of(Arc::as_ptr(object));
         // SAFETY: By the type invariant.
@@ -194,7 +194,7 @@ unsafe extern "C" fn drop_object<T>(object: *mut ffi::c_void) {
 }
 
 /// Waits until each object that has left a map is in the queue that drops it. Sleeps.
-pub(crate) fn barrier() {
+pub(crate) fn rcu_barrier() {
     // SAFETY: No preconditions; may sleep.
     unsafe { bindings::ro2ib_rcu_barrier() }
 }

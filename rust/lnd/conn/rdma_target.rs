@@ -15,7 +15,7 @@ use kernel::prelude::*;
 
 use crate::{
     proto::{
-        desc::Descriptor,
+        rdma_descriptor::Descriptor,
         wire::Fragment, //
     },
     rdma::sg::SgMap, //

@@ -30,7 +30,7 @@ use crate::{
     policy::latency::Stamps,
     proto::{
         cause::Cause,
-        desc::Descriptor,
+        rdma_descriptor::Descriptor,
         wire::Fragment, //
     },
     rdma::{

@@ -27,11 +27,11 @@ use crate::{
     proto::{
         cause::Cause,
         credits::Repost,
-        desc::Descriptor,
         encode::{
             encode,
             BodyOut, //
         },
+        rdma_descriptor::Descriptor,
         tx_state::{
             Answer,
             Op, //

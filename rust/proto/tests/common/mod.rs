@@ -6,11 +6,11 @@
 #![allow(dead_code)]
 
 use ro2iblnd_proto::{
-    desc::Descriptor,
     encode::{
         encode_as,
         BodyOut, //
     },
+    rdma_descriptor::Descriptor,
     wire::{
         Body,
         Fragment,
