@@ -435,9 +435,10 @@ fn give_back(map: Arc<SgMap>) -> bool {
     // SAFETY: It is not moved.
     let mut map = unsafe { Pin::into_inner_unchecked(map) };
 
-    map.release();
-    map.own = None;
+    // Otherwise it is dropped.
     if let Some((reserve, user)) = map.reserve.take() {
+        map.release();
+        map.own = None;
         reserve.put(map, user);
     }
     true
