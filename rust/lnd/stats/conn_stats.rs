@@ -132,12 +132,12 @@ impl ConnStats {
     /// Records that a transmit was queued for `queued` nanoseconds.
     #[inline(never)]
     fn waited(&self, (op, kind): (Op, TxKind), queued: u64, now: Timestamp) {
-        self.record_stage(Stage::Queued, kind, queued);
         if let Some((StallReason::Credit, since)) = self.stall {
             if matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve)) {
                 self.record_stage(Stage::Credit, kind, now.ns_since(since).min(queued));
             }
         }
+        self.record_stage(Stage::Queued, kind, queued);
     }
 
     #[cold]
