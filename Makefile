@@ -154,8 +154,8 @@ test-kcsan:
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'not memory and not fit and not hundred and not 100 and not under_way' \
 		tests-vm/test_kcsan_works.py tests-vm/test_traffic.py tests-vm/test_lifecycle.py \
-		tests-vm/test_debugfs.py \
-		tests-vm/test_link_flap.py tests-vm/test_close_under_load.py tests-vm/test_faults_device.py $(TESTS)
+		tests-vm/test_debugfs.py tests-vm/test_link_flap.py tests-vm/test_close_under_load.py \
+		tests-vm/test_faults_device.py $(TESTS)
 
 # Builds without histograms, and without lines for LNet's debug log, to measure what these cost.
 no-times no-dk:
@@ -167,6 +167,7 @@ no-times no-dk:
 bench: bench-module
 	$(PYTHON) -B scripts/bench $(BENCH)
 
+.PHONY: bench-module
 bench-module:
 	@mkdir -p .bench
 	@$(call copy,.bench)
@@ -289,5 +290,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/which-kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: bench-module
 .PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install test-packages clean help
