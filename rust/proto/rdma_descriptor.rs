@@ -43,19 +43,9 @@ impl<'a> Descriptor<'a> {
     /// Reads the descriptor at the start of `body`, the bytes up to the end of
     /// the message.
     pub(super) fn decode(body: &'a [u8], order: Order) -> Result<Self, WireError> {
-        let key = order.u32_at(body, 0).ok_or(WireError::ShortBody)?;
-        let count = order.u32_at(body, 4).ok_or(WireError::ShortBody)?;
-        let nfrags = match u16::try_from(count) {
-            Ok(n @ 1..=FRAGS_MAX) => n,
-            _ => return Err(WireError::FragmentCount(count)),
-        };
-        let bytes = FRAGMENT_LEN.saturating_mul(usize::from(nfrags));
-        let frags = body
-            .get(HEAD..)
-            .and_then(|rest| rest.get(..bytes))
-            .ok_or(WireError::ShortDescriptor)?;
+        let this = Self::read(body, order)?;
         let mut total = 0u32;
-        for f in Fragments::new(frags, order) {
+        for f in this.fragments() {
             f.addr
                 .checked_add(u64::from(f.nob))
                 .ok_or(WireError::AddressWrap)?;
@@ -67,10 +57,40 @@ impl<'a> Descriptor<'a> {
         if total == 0 {
             return Err(WireError::DescriptorEmpty);
         }
-        // INVARIANT: count, sum and addresses were checked above.
+        // INVARIANT: The sum and the addresses were checked above.
+        Ok(Self { total, ..this })
+    }
+
+    /// Reads a descriptor of `total` bytes that [`Self::decode`] has read before, from the same bytes.
+    #[inline(always)]
+    pub(super) fn decode_again(
+        body: &'a [u8],
+        order: Order,
+        total: u32,
+    ) -> Result<Self, WireError> {
+        // INVARIANT: The sum and the addresses were checked before.
+        let this = Self::read(body, order)?;
+        Ok(Self { total, ..this })
+    }
+
+    /// Reads all except the total, which the caller must set, without a check of the addresses.
+    #[inline(always)]
+    fn read(body: &'a [u8], order: Order) -> Result<Self, WireError> {
+        let key = order.u32_at(body, 0).ok_or(WireError::ShortBody)?;
+        let count = order.u32_at(body, 4).ok_or(WireError::ShortBody)?;
+        let nfrags = match u16::try_from(count) {
+            Ok(n @ 1..=FRAGS_MAX) => n,
+            _ => return Err(WireError::FragmentCount(count)),
+        };
+        let bytes = FRAGMENT_LEN.saturating_mul(usize::from(nfrags));
+        let frags = body
+            .get(HEAD..)
+            .and_then(|rest| rest.get(..bytes))
+            .ok_or(WireError::ShortDescriptor)?;
+        // INVARIANT: The count is right; the callers establish the rest.
         Ok(Self {
             key,
-            total,
+            total: 0,
             order,
             nfrags,
             frags,

@@ -263,9 +263,9 @@ pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
     let version = opening(head, order)?;
     let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
     // From here on only the bytes of the claimed length are read.
-    let msg = usize::try_from(claimed)
+    let msg = u16::try_from(claimed)
         .ok()
-        .and_then(|nob| buf.get(..nob))
+        .and_then(|nob| buf.get(..usize::from(nob)))
         .ok_or(WireError::Length(claimed))?;
     if msg.len() < HEADER_LEN {
         return Err(WireError::ShortBody);
@@ -285,7 +285,7 @@ pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
         order,
         nob: msg.len(),
         cksum: received,
-        body: body(kind, msg, order)?,
+        body: body(kind, msg, order, 0)?,
     })
 }
 
@@ -294,7 +294,9 @@ pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
 pub struct ParsedHdr {
     kind: MsgType,
     order: Order,
-    nob: u32,
+    nob: u16,
+    /// Total of its descriptor; 0 if that was not read.
+    rd_total: u32,
 }
 
 impl ParsedHdr {
@@ -312,7 +314,16 @@ impl ParsedHdr {
     /// Returns the length of the message in bytes.
     #[inline]
     pub fn nob(self) -> usize {
-        usize::try_from(self.nob).unwrap_or(usize::MAX)
+        usize::from(self.nob)
+    }
+
+    /// Returns the facts of a message whose descriptor is `rd`: [`reparse`] does not check it again.
+    #[inline]
+    pub fn with_descriptor(self, rd: &Descriptor<'_>) -> Self {
+        Self {
+            rd_total: rd.total(),
+            ..self
+        }
     }
 }
 
@@ -320,24 +331,28 @@ impl WireMsg<'_> {
     /// Returns the facts to keep with the bytes for [`reparse`].
     #[inline(always)]
     pub fn facts(&self) -> ParsedHdr {
-        ParsedHdr {
+        let head = ParsedHdr {
             kind: self.body.kind(),
             order: self.order,
-            // A length on the wire has as many bits.
-            nob: u32::try_from(self.nob).unwrap_or(u32::MAX),
+            // `decode` reads no longer messages.
+            nob: u16::try_from(self.nob).unwrap_or(u16::MAX),
+            rd_total: 0,
+        };
+        match &self.body {
+            Body::GetReq { rd, .. } | Body::PutAck { rd, .. } => head.with_descriptor(rd),
+            _ => head,
         }
     }
 }
 
 /// Returns the body of a message that [`decode`] has read before, from the same bytes, without another check of its
-/// header and its checksum.
+/// header, its checksum, and its descriptor.
 #[inline(always)]
 pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
-    let msg = usize::try_from(facts.nob)
-        .ok()
-        .and_then(|nob| buf.get(..nob))
-        .ok_or(WireError::Length(facts.nob))?;
-    body(facts.kind, msg, facts.order)
+    let msg = buf
+        .get(..facts.nob())
+        .ok_or(WireError::Length(facts.nob.into()))?;
+    body(facts.kind, msg, facts.order, facts.rd_total)
 }
 
 /// Returns the credits and the facts of a plain message of the connection `expect` in `buf`, as [`decode`] and
@@ -352,8 +367,7 @@ pub fn plain_head(
 ) -> Option<(u8, ParsedHdr)> {
     let order = Order::Native;
     let [kind, credits] = *array_at::<2>(buf, 6)?;
-    let nob = order.u32_at(buf, 8)?;
-    let len = usize::try_from(nob).ok()?;
+    let nob = u16::try_from(order.u32_at(buf, 8)?).ok()?;
     let plain = order.u32_at(buf, 0)? == MAGIC
         && order.u16_at(buf, 4)? == expect.version.wire()
         && order.u32_at(buf, 12)? == 0
@@ -361,20 +375,26 @@ pub fn plain_head(
         && order.u64_at(buf, 24)? == expect.peer_stamp
         && order.u64_at(buf, 32)? == expect.me.raw()
         && order.u64_at(buf, 40)? == expect.my_stamp
-        && (HEADER_LEN..=received).contains(&len)
+        && (HEADER_LEN..=received).contains(&usize::from(nob))
         && !expect.peer.is_any();
     if !plain {
         return None;
     }
     let kind = MsgType::from_wire(kind)?;
-    Some((credits, ParsedHdr { kind, order, nob }))
+    let facts = ParsedHdr {
+        kind,
+        order,
+        nob,
+        rd_total: 0,
+    };
+    Some((credits, facts))
 }
 
 /// Returns the payload of an IMMEDIATE with these facts, see [`reparse`]; `None` for other messages.
 #[inline(always)]
 pub fn immediate_payload(buf: &[u8], facts: ParsedHdr) -> Option<&[u8]> {
     match facts.kind {
-        MsgType::Immediate => buf.get(IMMEDIATE_HEAD..usize::try_from(facts.nob).ok()?),
+        MsgType::Immediate => buf.get(IMMEDIATE_HEAD..facts.nob()),
         _ => None,
     }
 }
@@ -409,14 +429,23 @@ fn lnet_hdr(msg: &[u8]) -> Result<&RawLnetHdr, WireError> {
 }
 
 #[inline(always)]
-fn descriptor(msg: &[u8], off: usize, order: Order) -> Result<Descriptor<'_>, WireError> {
-    Descriptor::decode(msg.get(off..).ok_or(WireError::ShortBody)?, order)
+fn descriptor(
+    msg: &[u8],
+    off: usize,
+    order: Order,
+    rd_total: u32,
+) -> Result<Descriptor<'_>, WireError> {
+    let body = msg.get(off..).ok_or(WireError::ShortBody)?;
+    match rd_total {
+        0 => Descriptor::decode(body, order),
+        total => Descriptor::decode_again(body, order, total),
+    }
 }
 
 /// Reads the body; each field must lie within `msg`, which makes the shortest
-/// message of each type that of spec 2.4.
+/// message of each type that of spec 2.4. `rd_total` is that of [`ParsedHdr`].
 #[inline(always)]
-fn body(kind: MsgType, msg: &[u8], order: Order) -> Result<Body<'_>, WireError> {
+fn body(kind: MsgType, msg: &[u8], order: Order, rd_total: u32) -> Result<Body<'_>, WireError> {
     let short = WireError::ShortBody;
     Ok(match kind {
         MsgType::ConnReq => Body::ConnReq(conn_params(msg, 48, order).ok_or(short)?),
@@ -434,13 +463,13 @@ fn body(kind: MsgType, msg: &[u8], order: Order) -> Result<Body<'_>, WireError> 
         MsgType::PutAck => Body::PutAck {
             src: cookie(msg, 48).ok_or(short)?,
             dst: cookie(msg, 56).ok_or(short)?,
-            rd: descriptor(msg, 64, order)?,
+            rd: descriptor(msg, 64, order, rd_total)?,
         },
         MsgType::PutDone => Body::PutDone(done(msg, order).ok_or(short)?),
         MsgType::GetReq => Body::GetReq {
             hdr: lnet_hdr(msg)?,
             cookie: cookie(msg, 120).ok_or(short)?,
-            rd: descriptor(msg, 128, order)?,
+            rd: descriptor(msg, 128, order, rd_total)?,
         },
         MsgType::GetDone => Body::GetDone(done(msg, order).ok_or(short)?),
     })

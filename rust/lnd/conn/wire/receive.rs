@@ -130,7 +130,12 @@ impl<C: RxConn> Wire<C> {
         let repost = match body {
             Body::Noop => Repost::Plain,
             Body::Immediate { .. } => return self.request(facts, rx, inbox),
-            Body::PutReq { .. } | Body::GetReq { .. } => {
+            Body::PutReq { .. } => {
+                self.credits.answer_owed().map_err(CloseReason::Credits)?;
+                return self.request(facts, rx, inbox);
+            }
+            Body::GetReq { rd, .. } => {
+                let facts = facts.with_descriptor(&rd);
                 self.credits.answer_owed().map_err(CloseReason::Credits)?;
                 return self.request(facts, rx, inbox);
             }
