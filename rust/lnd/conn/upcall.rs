@@ -92,8 +92,8 @@ enum Job {
 impl WorkItem<UPPER> for Conn {
     type Pointer = Arc<Self>;
 
+    // Memory is allocated below, in scopes of their own; LNet cares for its own allocations.
     fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
         let began = Timestamp::now();
         // Not dropped: `finish` takes the value that `next_job` stores.
@@ -177,6 +177,7 @@ fn finish(conn: &Conn, finished: &mut FinishedTx) {
 #[cold]
 #[inline(never)]
 fn finish_ended(conn: &Conn, finished: EndedTx) {
+    let _nofs = NofsScope::enter();
     let mut finished = finished;
     let again = finished.again(conn.ni.message_limit_ms());
     if conn.ni.device_health.is_broken() {
@@ -237,6 +238,7 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
 #[cold]
 #[inline(never)]
 fn rx_while_deleting(conn: &Arc<Conn>) {
+    let _nofs = NofsScope::enter();
     if let LateAction::Ends { news } = conn.ni.rx_while_deleting() {
         if news {
             log::deletion_waits(conn.ni.nid);
@@ -249,6 +251,7 @@ fn rx_while_deleting(conn: &Arc<Conn>) {
 /// the buffer.
 #[cold]
 fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
+    let _nofs = NofsScope::enter();
     let mut rx = rx;
     drop(rx.returned());
     conn.rx_returned(rx);
