@@ -166,14 +166,6 @@ impl RdmaTarget {
         .copied()
     }
 
-    /// Returns its pieces in order, none of them empty.
-    fn fragments(&self) -> impl Iterator<Item = Fragment> + '_ {
-        match &self.frags {
-            Frags::One(one) => one.iter().copied(),
-            Frags::Many(all) => all.iter().copied(),
-        }
-    }
-
     /// Returns the largest number of work requests that moving `total` bytes of `map` to the sink can take, with the
     /// message behind them.
     ///
@@ -181,11 +173,13 @@ impl RdmaTarget {
     ///
     /// `EPROTO` if the sink is too small.
     pub(super) fn slots(&self, map: &SgMap, total: u32, limits: Limits) -> Result<u16> {
-        let (mut pieces, mut room) = (0usize, 0u64);
-        for fragment in self.fragments() {
-            pieces = pieces.saturating_add(1);
-            room = room.saturating_add(u64::from(fragment.nob));
-        }
+        let (pieces, room) = match &self.frags {
+            Frags::One([only]) => (1, u64::from(only.nob)),
+            Frags::Many(all) => {
+                let sum = |room: u64, f: &Fragment| room.saturating_add(u64::from(f.nob));
+                (all.len(), all.iter().fold(0, sum))
+            }
+        };
         if room < u64::from(total.min(map.nob())) && total > 0 {
             return Err(EPROTO);
         }

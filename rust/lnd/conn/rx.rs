@@ -227,7 +227,10 @@ impl<C> Rx<C> {
     /// Stores the connection of the message before LNet gets it.
     #[inline]
     pub(super) fn lend(&mut self, conn: Arc<C>) {
-        self.conn = Some(conn);
+        // Not an assignment, which would call the destructor of an `Option` that is `None`.
+        if let Some(lent_before) = self.conn.replace(conn) {
+            cold_drop(lent_before);
+        }
     }
 
     /// Takes the connection of the message after LNet has returned it.
@@ -248,4 +251,9 @@ impl<C> Rx<C> {
         rest.and_then(|rest| rest.first_chunk())
             .unwrap_or(&[0; HDR_SIZE])
     }
+}
+
+#[cold]
+fn cold_drop<T>(value: T) {
+    drop(value);
 }
