@@ -68,6 +68,7 @@ use crate::{
         pd::Pd,
         percpu_histogram::PercpuHistogram,
         qp::{
+            MapMrError,
             Qp,
             QpConfig, //
         },
@@ -575,8 +576,7 @@ fn write_to_a_key() -> Result {
     fill(&from)?;
 
     let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.take_mr()?;
-    let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
+    let mr = right.qp.map_mr(map.clone())?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
 
     // On rxe a registration is two work requests.
@@ -624,19 +624,17 @@ fn write_to_a_key() -> Result {
 
     // The same region again: another key.
     let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.take_mr()?;
-    let other = right.qp.take_mr()?;
-    check(right.qp.take_mr().err() == Some(ENOBUFS))?;
-    right.qp.put_mr(other);
-    let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
+    let mr = right.qp.map_mr(map.clone())?;
+    let other = right.qp.map_mr(map.clone())?;
+    check(has_no_region(&right, &map))?;
     check(mr.rkey() != rkey)?;
     // Unmapped without having been posted, the key may be the same next time.
     let next = mr.rkey();
-    let mr = right.qp.unmap_mr(mr);
-    let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
+    right.qp.unmap_mr(other);
+    right.qp.unmap_mr(mr);
+    let mr = right.qp.map_mr(map)?;
     check(mr.rkey() == next)?;
-    right.qp.put_mr(right.qp.unmap_mr(mr));
+    right.qp.unmap_mr(mr);
 
     let mut cursor = map_pages(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
     left.sq
@@ -669,9 +667,8 @@ fn bounce() -> Result {
     check(!map_pages(device, &to, Direction::FromDevice)?.can_register(257, page))?;
 
     let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
-    let mr = right.qp.take_mr()?;
     let map = bounce.map().ok_or(EINVAL)?.clone();
-    let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
+    let mr = right.qp.map_mr(map)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
     let _mr = right
         .sq
@@ -1022,10 +1019,7 @@ fn undrained() -> Result {
         &sink.vec(0, 4096),
         Direction::FromDevice,
     )?;
-    let mr = right
-        .qp
-        .map_mr(right.qp.take_mr()?, map)
-        .map_err(|(_, e)| e)?;
+    let mr = right.qp.map_mr(map)?;
     let mr = right
         .sq
         .push_reg(&right.qp, 1, mr, true)
@@ -1073,8 +1067,7 @@ fn registration_at_the_last_slot() -> Result {
     check(regs == 2)?;
     // The send queue does not count its free slots again before it has too few.
     while right.sq.slots() > 1 {
-        let mr = right.qp.take_mr()?;
-        let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
+        let mr = right.qp.map_mr(map.clone())?;
         let mr = right
             .sq
             .push_reg(&right.qp, 1, mr, true)
@@ -1088,8 +1081,7 @@ fn registration_at_the_last_slot() -> Result {
     check(right.sq.slots() == 1)?;
     check(right.sq.free_slots(&right.qp) == u32::from(CONFIG.sq_depth))?;
 
-    let mr = right.qp.take_mr()?;
-    let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
+    let mr = right.qp.map_mr(map.clone())?;
 
     check(right.sq.push_reg(&right.qp, 3, mr, true).is_ok())?;
     check(right.sq.slots() == u32::from(CONFIG.sq_depth) - regs)?;
@@ -1222,20 +1214,42 @@ fn buffers_in_pieces() -> Result {
     right.close()
 }
 
+impl From<MapMrError> for Error {
+    fn from(why: MapMrError) -> Self {
+        match why {
+            MapMrError::NoRegion(e) | MapMrError::Map(e) => e,
+        }
+    }
+}
+
+/// Returns whether a queue pair can have no further region.
+fn has_no_region(end: &End, map: &SgRef) -> bool {
+    matches!(
+        end.qp.map_mr(map.clone()),
+        Err(MapMrError::NoRegion(ENOBUFS))
+    )
+}
+
 /// Checks that a queue pair allocates a region only when it needs one and none of its own is free.
 fn regions_when_wanted() -> Result {
     let (left, right) = connect(PORT + 11)?;
+    let sink = TestPages::new(1)?;
+    let map = map_pages(
+        left.pd.device().clone(),
+        &sink.vec(0, 4096),
+        Direction::FromDevice,
+    )?;
 
     check(left.qp.regions() == 0)?;
-    let one = left.qp.take_mr()?;
+    let one = left.qp.map_mr(map.clone())?;
     check(left.qp.regions() == 1)?;
-    left.qp.put_mr(one);
-    let one = left.qp.take_mr()?;
+    left.qp.unmap_mr(one);
+    let one = left.qp.map_mr(map.clone())?;
     check(left.qp.regions() == 1)?;
-    let two = left.qp.take_mr()?;
+    let two = left.qp.map_mr(map)?;
     check(left.qp.regions() == 2)?;
-    left.qp.put_mr(one);
-    left.qp.put_mr(two);
+    left.qp.unmap_mr(one);
+    left.qp.unmap_mr(two);
     left.close()?;
     right.close()
 }
@@ -1261,10 +1275,9 @@ fn regions_move() -> Result {
     let regs = usize::from(one.qp.wrs_per_reg());
 
     // Both regions are in use. The key of one of them is used and invalidated.
-    let used = one.qp.take_mr()?;
-    let kept = one.qp.take_mr()?;
-    check(two.qp.take_mr().err() == Some(ENOBUFS))?;
-    let used = one.qp.map_mr(used, cover()?).map_err(|(_, e)| e)?;
+    let used = one.qp.map_mr(cover()?)?;
+    let kept = one.qp.map_mr(cover()?)?;
+    check(has_no_region(&two, &cover()?))?;
     let old = used.rkey();
     let used = one
         .sq
@@ -1276,15 +1289,14 @@ fn regions_move() -> Result {
     check(one.qp.regions() == 2 && two.qp.regions() == 0)?;
 
     // That region is idle now.
-    let moved = two.qp.take_mr()?;
+    let moved = two.qp.map_mr(cover()?)?;
     check(one.qp.regions() == 1 && two.qp.regions() == 1)?;
-    check(two.qp.take_mr().err() == Some(ENOBUFS))?;
+    check(has_no_region(&two, &cover()?))?;
     let view = regions.view();
     check(view.allocated == 2 && view.limit == 2 && view.moved == 1)?;
 
     // The peer writes to the region.
     fill(&from)?;
-    let moved = two.qp.map_mr(moved, cover()?).map_err(|(_, e)| e)?;
     let (remote, rkey) = (moved.iova(), moved.rkey());
     check(rkey != old)?;
     let moved = two
@@ -1319,19 +1331,19 @@ fn regions_move() -> Result {
     check(has_pattern(&to, NOB)?)?;
 
     // The region goes back, to a place in the pool that was there before.
-    one.qp.put_mr(kept);
-    let again = (one.qp.take_mr()?, one.qp.take_mr()?);
+    one.qp.unmap_mr(kept);
+    let again = (one.qp.map_mr(cover()?)?, one.qp.map_mr(cover()?)?);
     check(one.qp.regions() == 2 && two.qp.regions() == 0 && regions.view().moved == 2)?;
-    one.qp.put_mr(again.0);
-    one.qp.put_mr(again.1);
+    one.qp.unmap_mr(again.0);
+    one.qp.unmap_mr(again.1);
 
     // A queue pair that ends leaves room for regions of another.
     one.close()?;
     check(regions.view().allocated == 0)?;
-    let new = (two.qp.take_mr()?, two.qp.take_mr()?);
+    let new = (two.qp.map_mr(cover()?)?, two.qp.map_mr(cover()?)?);
     check(two.qp.regions() == 2 && regions.view().moved == 2)?;
-    two.qp.put_mr(new.0);
-    two.qp.put_mr(new.1);
+    two.qp.unmap_mr(new.0);
+    two.qp.unmap_mr(new.1);
     two.close()?;
     check(regions.view().allocated == 0)?;
     one_peer.close()?;

@@ -5,7 +5,7 @@
 //! The regions belong to the QP ([`super::mr_pool`]). The driver holds tokens ([`Mr`]) whose type is the state of the
 //! region:
 //!
-//! `Free` - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
+//! (in the QP) - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
 //! free again, when the invalidation has completed.
 //!
 //! A token that is lost costs its region until the QP is destroyed, nothing more.
@@ -14,8 +14,6 @@ use core::marker::PhantomData;
 
 use super::raw_mr::Region;
 
-/// State of a region that is not mapped.
-pub(crate) struct Free;
 /// State of a region that is mapped, and whose key is not valid yet.
 pub(crate) struct Mapped;
 /// State of a region whose registration is in the send queue or done: the other side may use its key.
@@ -32,47 +30,12 @@ pub(crate) struct Mr<S> {
 }
 
 impl<S> Mr<S> {
-    fn into_state<N>(self) -> Mr<N> {
-        Mr {
-            index: self.index,
-            qp_id: self.qp_id,
-            rkey: self.rkey,
-            len: self.len,
-            iova: self.iova,
-            _state: PhantomData,
-        }
-    }
-
     pub(super) fn index(&self) -> u16 {
         self.index
     }
 
     pub(super) fn qp_id(&self) -> u64 {
         self.qp_id
-    }
-}
-
-impl Mr<Free> {
-    /// Creates a token for the pool of `qp_id`. The caller makes sure that `index` has no other token.
-    pub(super) fn new(index: u16, qp_id: u64) -> Self {
-        Self {
-            index,
-            qp_id,
-            rkey: 0,
-            len: 0,
-            iova: 0,
-            _state: PhantomData,
-        }
-    }
-
-    /// Returns the token of the mapped region, which covers `len` bytes.
-    pub(super) fn into_mapped(self, region: &Region, len: u32) -> Mr<Mapped> {
-        Mr {
-            rkey: region.rkey,
-            len,
-            iova: region.iova,
-            ..self.into_state()
-        }
     }
 }
 
@@ -83,6 +46,19 @@ impl Mr<Valid> {
 }
 
 impl Mr<Mapped> {
+    /// Creates a token for the mapped region, which covers `len` bytes, of the pool of `qp_id`. The caller makes sure
+    /// that `index` has no other token.
+    pub(super) fn new(index: u16, qp_id: u64, region: &Region, len: u32) -> Self {
+        Self {
+            index,
+            qp_id,
+            rkey: region.rkey,
+            len,
+            iova: region.iova,
+            _state: PhantomData,
+        }
+    }
+
     /// Returns the key for the other side.
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
@@ -99,11 +75,15 @@ impl Mr<Mapped> {
         self.len
     }
 
+    /// Returns the token after the registration was posted.
     pub(super) fn into_valid(self) -> Mr<Valid> {
-        self.into_state()
-    }
-
-    pub(super) fn into_free(self) -> Mr<Free> {
-        self.into_state()
+        Mr {
+            index: self.index,
+            qp_id: self.qp_id,
+            rkey: self.rkey,
+            len: self.len,
+            iova: self.iova,
+            _state: PhantomData,
+        }
     }
 }

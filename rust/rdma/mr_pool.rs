@@ -21,16 +21,15 @@ use super::{
         Atomic,
         Relaxed, //
     },
-    buf::Direction,
     mr::{
-        Free,
         Mapped,
         Mr, //
     },
     mr_slots::{
         DetachedMr,
         MrSlots,
-        RegParts, //
+        RegParts,
+        TakenMr, //
     },
     pd::Pd,
     raw_mr::{
@@ -83,19 +82,17 @@ impl MrPool {
     }
 
     /// Takes an idle region of this pool. Any context.
-    pub(super) fn take_idle(&self) -> Option<Mr<Free>> {
-        let index = self.slots.lock().take_free()?;
-
-        Some(Mr::new(index, self.qp_id))
+    pub(super) fn take_idle(&self) -> Option<TakenMr> {
+        self.slots.lock().take_free()
     }
 
     /// Allocates a new region that it can use. Sleeps.
     ///
     /// # Errors
     ///
-    /// As [`RawMr::alloc`].
+    /// As [`RawMr::alloc`]; `ENOMEM`.
     pub(super) fn make(&self, budget: &Arc<MrBudget>) -> Result<DetachedMr> {
-        Ok(RawMr::alloc(budget, &self.pd, self.max_pages)?.into())
+        DetachedMr::new(RawMr::alloc(budget, &self.pd, self.max_pages)?)
     }
 
     /// Adds the region to the pool, and takes it. Sleeps.
@@ -103,7 +100,7 @@ impl MrPool {
     /// # Errors
     ///
     /// `ENOBUFS` if the pool is full or destroyed; `ENOMEM`. Then the region is destroyed.
-    pub(super) fn insert(&self, detached: DetachedMr) -> Result<Mr<Free>> {
+    pub(super) fn insert(&self, detached: DetachedMr) -> Result<TakenMr> {
         let mut detached = detached;
 
         loop {
@@ -111,9 +108,9 @@ impl MrPool {
             let mut slots = self.slots.lock();
 
             match slots.add(detached) {
-                Ok(index) => {
+                Ok(taken) => {
                     self.held.fetch_add(1, Relaxed);
-                    return Ok(Mr::new(index, self.qp_id));
+                    return Ok(taken);
                 }
                 // Lost the race for the slot. Each retry means that another region was added, so this ends: the number
                 // of regions is bounded.
@@ -197,52 +194,38 @@ impl MrPool {
         &self.place
     }
 
-    /// Gives a free region back.
-    pub(super) fn put(&self, mr: Mr<Free>) {
-        if mr.qp_id() == self.qp_id {
-            self.slots.lock().put_free(mr.index());
-        }
-    }
-
-    /// Maps all of `sg` with a region, and makes its next key. Sleeps, with some providers.
-    pub(super) fn map(&self, mr: Mr<Free>, sg: SgRef) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
-        if mr.qp_id() != self.qp_id || sg.direction() != Direction::FromDevice {
-            return Err((mr, EINVAL));
-        }
-        // The caller has the only token, so the region is in the pool unless the pool is destroyed.
-        let Some((raw, key_used)) = self.slots.lock().check_out(mr.index()) else {
-            return Err((mr, ENODEV));
-        };
+    /// Maps all of `sg` with the region. Sleeps, with some providers.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if one region cannot cover it: then the region is idle again. `ENODEV` if the regions are destroyed.
+    pub(super) fn map(&self, taken: TakenMr, sg: SgRef) -> Result<Mr<Mapped>> {
+        let mut taken = taken;
         let nob = sg.nob();
-        // The region is not in the pool now, so nothing else uses it.
-        let region = raw.map(&sg, key_used);
-        let covers = region
-            .as_ref()
-            .is_ok_and(|region| region.length == u64::from(nob));
-        let mapped = region.is_ok().then(|| covers.then_some(sg));
+        let region = match taken.map(&sg) {
+            Ok(region) => region,
+            Err(e) => {
+                let back = self.slots.lock().put_unmapped(taken);
 
-        let check_in = self.slots.lock().check_in(mr.index(), raw, mapped);
+                // If the pool was destroyed, the region is destroyed here, outside the lock.
+                drop(back);
+                return Err(e);
+            }
+        };
+        let put = self.slots.lock().put_mapped(taken, sg);
 
-        if check_in.is_err() {
-            // The pool was destroyed meanwhile: the region goes here, and no key of it is valid.
-            return Err((mr, ENODEV));
-        }
-        match region {
-            Ok(region) if covers => Ok(mr.into_mapped(&region, nob)),
-            Ok(_) => Err((mr, EINVAL)),
-            Err(e) => Err((mr, e)),
+        match put {
+            Ok(index) => Ok(Mr::new(index, self.qp_id, &region, nob)),
+            // As above; no key of it is valid.
+            Err(_) => Err(ENODEV),
         }
     }
 
     /// Undoes `map`.
-    pub(super) fn unmap(&self, mr: Mr<Mapped>) -> Mr<Free> {
+    pub(super) fn unmap(&self, mr: Mr<Mapped>) {
         if mr.qp_id() == self.qp_id {
-            let sg = self.slots.lock().clear_mapping(mr.index());
-
-            // Unmapped outside the lock, if this was the last.
-            drop(sg);
+            self.invalidated(mr.index());
         }
-        mr.into_free()
     }
 
     /// Returns the parts of a registration, which is about to be posted.
@@ -254,11 +237,8 @@ impl MrPool {
 
     /// Frees a region whose invalidation has completed: its key is dead.
     pub(super) fn invalidated(&self, index: u16) {
-        let mut slots = self.slots.lock();
-        let sg = slots.clear_mapping(index);
+        let sg = self.slots.lock().unmap(index);
 
-        slots.put_free(index);
-        drop(slots);
         // Unmapped outside the lock, if this was the last.
         drop(sg);
     }

@@ -31,12 +31,11 @@ use kernel::{
 
 use super::{
     atomic::Relaxed,
-    mr::{
-        Free,
-        Mr, //
-    },
     mr_pool::MrPool,
-    mr_slots::DetachedMr,
+    mr_slots::{
+        DetachedMr,
+        TakenMr, //
+    },
     raw_mr::MrBudget, //
 };
 
@@ -115,7 +114,7 @@ impl Regions {
     }
 
     /// Takes a region for `pool`. Sleeps.
-    fn take(&self, pool: &Arc<MrPool>) -> Result<Mr<Free>> {
+    fn take(&self, pool: &Arc<MrPool>) -> Result<TakenMr> {
         if let Some(mr) = pool.take_idle() {
             return Ok(mr);
         }
@@ -245,7 +244,7 @@ impl MrPoolHandle {
     ///
     /// `ENOBUFS` if the queue pair has as many regions in use as it may, or all of the device are in use; otherwise the
     /// error of the allocation.
-    pub(super) fn take(&self) -> Result<Mr<Free>> {
+    pub(super) fn take(&self) -> Result<TakenMr> {
         self.regions.take(&self.pool)
     }
 

@@ -12,63 +12,83 @@ use kernel::{
 
 use super::{
     pd::Pd,
-    raw_mr::RawMr,
+    raw_mr::{
+        RawMr,
+        Region, //
+    },
     sg::SgRef, //
 };
 use crate::bindings;
 
-/// A region that belongs to no pool. It is not mapped, and no key to it is valid.
-pub(super) struct DetachedMr {
+/// A region of a pool, and the state of its key.
+struct PooledMr {
     raw: RawMr,
+    /// The current key went into a posted registration: the next registration needs another key.
     key_used: bool,
+    /// The key that the device knows: that of the last registration, or the first one.
     device_rkey: u32,
 }
 
+/// A region without a slot: it is not mapped, and no key to it is valid.
+pub(super) struct DetachedMr(KBox<PooledMr>);
+
 impl DetachedMr {
+    /// Creates a region that belongs to no pool. May sleep.
+    pub(super) fn new(raw: RawMr) -> Result<Self> {
+        let mr = PooledMr {
+            device_rkey: raw.get().rkey,
+            raw,
+            key_used: false,
+        };
+
+        Ok(Self(KBox::new(mr, GFP_KERNEL)?))
+    }
+
     /// Returns whether queue pairs of `pd` can use it.
     pub(super) fn is_of(&self, pd: &Arc<Pd>) -> bool {
-        self.raw.is_of(pd)
+        self.0.raw.is_of(pd)
     }
 }
 
-impl From<RawMr> for DetachedMr {
-    fn from(raw: RawMr) -> Self {
-        let device_rkey = raw.get().rkey;
+/// A region outside of its slot, to be mapped: that may sleep, so it happens without the lock. It is lost if this is
+/// dropped.
+pub(super) struct TakenMr {
+    mr: KBox<PooledMr>,
+    index: u16,
+}
 
-        Self {
-            raw,
-            key_used: false,
-            device_rkey,
+impl TakenMr {
+    /// Maps all of `sg`, and makes its next key. Sleeps, with some providers.
+    pub(super) fn map(&mut self, sg: &SgRef) -> Result<Region> {
+        let region = self.mr.raw.map(sg, self.mr.key_used)?;
+
+        self.mr.key_used = false;
+        // A list that no single key covers.
+        if region.length != u64::from(sg.nob()) {
+            return Err(EINVAL);
         }
+        Ok(region)
     }
 }
 
 /// A slot for a region.
+#[derive(Default)]
 struct Entry {
-    // `None` while it is being mapped: that may sleep, so it happens outside of the lock.
-    raw: Option<RawMr>,
+    // `None` while it is outside ([`TakenMr`]), or if the slot is vacant.
+    mr: Option<KBox<PooledMr>>,
     // Set from `mapped` until no key to it can be valid.
     sg: Option<SgRef>,
-    // The current key went into a posted registration: the next registration needs another key.
-    key_used: bool,
     // The region of this slot went to another pool.
     is_vacant: bool,
-    // The key that the device knows: that of the last registration, or the first one.
-    device_rkey: u32,
-    // `device_rkey` and `key_used` at the last call of `remove_unused`: both change with each use of the region.
+    // Key of the region, and whether it is used, at the last call of `remove_unused`: both change with each use.
     last_seen: Option<(u32, bool)>,
 }
 
-impl From<DetachedMr> for Entry {
-    fn from(detached: DetachedMr) -> Self {
-        Self {
-            raw: Some(detached.raw),
-            sg: None,
-            key_used: detached.key_used,
-            is_vacant: false,
-            device_rkey: detached.device_rkey,
-            last_seen: None,
-        }
+impl Entry {
+    fn key(&self) -> Option<(u32, bool)> {
+        let mr = self.mr.as_ref()?;
+
+        Some((mr.device_rkey, mr.key_used))
     }
 }
 
@@ -85,8 +105,7 @@ pub(super) struct RegParts {
 /// # Invariants
 ///
 /// - `free` has room for as many as `entries` has.
-/// - An index is in `free`, once, exactly while no token for it exists, and its region is in its slot, not
-///   mapped, without a valid key.
+/// - An index is in `free`, once, exactly while its region is in its slot, not mapped, without a valid key.
 pub(super) struct MrSlots {
     entries: KVec<Entry>,
     free: KVec<u16>,
@@ -145,25 +164,25 @@ impl MrSlots {
         core::mem::swap(&mut self.free, &mut larger.free);
     }
 
-    /// Adds the region, and returns its index, which is not free. Gives the region back if there is no room.
-    pub(super) fn add(&mut self, detached: DetachedMr) -> Result<u16, DetachedMr> {
+    /// Adds a slot for the region, outside of which the region is. Gives the region back if there is no room.
+    pub(super) fn add(&mut self, mr: DetachedMr) -> Result<TakenMr, DetachedMr> {
         let hole = self.entries.iter().position(|e| e.is_vacant);
         let at = hole.unwrap_or(self.entries.len());
         let Ok(index) = u16::try_from(at) else {
-            return Err(detached);
+            return Err(mr);
         };
 
         if self.destroyed || !self.has_room() {
-            return Err(detached);
+            return Err(mr);
         }
         match self.entries.get_mut(at) {
-            Some(hole) => *hole = detached.into(),
+            Some(hole) => *hole = Entry::default(),
             None => {
                 // There is room, so this cannot fail.
-                let _ = self.entries.push_within_capacity(detached.into());
+                let _ = self.entries.push_within_capacity(Entry::default());
             }
         }
-        Ok(index)
+        Ok(TakenMr { mr: mr.0, index })
     }
 
     /// Removes the region that became free last. It goes to another pool.
@@ -177,11 +196,11 @@ impl MrSlots {
         let entries = &mut self.entries;
         let unused = self.free.iter().position(|index| {
             let entry = entries.get(usize::from(*index));
-            entry.is_some_and(|e| e.last_seen == Some((e.device_rkey, e.key_used)))
+            entry.is_some_and(|e| e.last_seen.is_some() && e.last_seen == e.key())
         });
 
         for entry in entries.iter_mut() {
-            entry.last_seen = Some((entry.device_rkey, entry.key_used));
+            entry.last_seen = entry.key();
         }
         // The regions that were not used for the longest time are first.
         let index = self.free.remove(unused?).ok()?;
@@ -190,74 +209,77 @@ impl MrSlots {
 
     /// Removes a region that is not in `free` any more.
     fn remove(&mut self, index: u16) -> Option<DetachedMr> {
-        let entry = self.entries.get_mut(usize::from(index))?;
-        let raw = entry.raw.take()?;
+        let entry = self.entry(index)?;
+        let mr = entry.mr.take()?;
 
         entry.is_vacant = true;
-        Some(DetachedMr {
-            raw,
-            key_used: entry.key_used,
-            device_rkey: entry.device_rkey,
-        })
+        Some(DetachedMr(mr))
     }
 
-    /// Takes a free region.
-    pub(super) fn take_free(&mut self) -> Option<u16> {
-        self.free.pop()
-    }
+    /// Takes a free region out of its slot.
+    pub(super) fn take_free(&mut self) -> Option<TakenMr> {
+        let index = self.free.pop()?;
+        let mr = self.entry(index)?.mr.take()?;
 
-    /// Makes a region free again.
-    pub(super) fn put_free(&mut self, index: u16) {
-        // There is room for all regions, so this cannot fail.
-        let _ = self.free.push_within_capacity(index);
+        Some(TakenMr { mr, index })
     }
 
     fn entry(&mut self, index: u16) -> Option<&mut Entry> {
         self.entries.get_mut(usize::from(index))
     }
 
-    /// Takes a region out to be mapped, and returns whether it needs another key. `None`: the regions are destroyed.
-    pub(super) fn check_out(&mut self, index: u16) -> Option<(RawMr, bool)> {
-        let entry = self.entry(index)?;
-
-        Some((entry.raw.take()?, entry.key_used))
-    }
-
-    /// Puts a region back. If it was mapped, it has another key and covers the list in `mapped`. Gives the region back
-    /// if the regions were destroyed.
-    pub(super) fn check_in(
+    /// Puts a region back that covers the list `sg` now. Returns the index of its slot; gives both back if the regions
+    /// were destroyed.
+    pub(super) fn put_mapped(
         &mut self,
-        index: u16,
-        raw: RawMr,
-        mapped: Option<Option<SgRef>>,
-    ) -> Result<(), RawMr> {
+        taken: TakenMr,
+        sg: SgRef,
+    ) -> Result<u16, (TakenMr, SgRef)> {
+        let index = taken.index;
         let Some(entry) = self.entry(index) else {
-            return Err(raw);
+            return Err((taken, sg));
         };
 
-        entry.raw = Some(raw);
-        if let Some(sg) = mapped {
-            entry.key_used = false;
-            entry.sg = sg;
-        }
+        entry.mr = Some(taken.mr);
+        entry.sg = Some(sg);
+        Ok(index)
+    }
+
+    /// Puts a region back that is not mapped. Gives it back if the regions were destroyed.
+    pub(super) fn put_unmapped(&mut self, taken: TakenMr) -> Result<(), TakenMr> {
+        let index = taken.index;
+        let Some(entry) = self.entry(index) else {
+            return Err(taken);
+        };
+
+        entry.mr = Some(taken.mr);
+        self.put_free(index);
         Ok(())
     }
 
-    /// Removes and returns the mapping of a region.
-    pub(super) fn clear_mapping(&mut self, index: u16) -> Option<SgRef> {
-        self.entry(index)?.sg.take()
+    /// Frees a region whose key is dead, and returns its mapping.
+    pub(super) fn unmap(&mut self, index: u16) -> Option<SgRef> {
+        let entry = self.entry(index)?;
+        let sg = entry.sg.take();
+
+        self.put_free(index);
+        sg
+    }
+
+    // There is room for all regions, so this cannot fail.
+    fn put_free(&mut self, index: u16) {
+        let _ = self.free.push_within_capacity(index);
     }
 
     /// Returns the fields for a registration with `rkey`, which is about to be posted.
     pub(super) fn register(&mut self, index: u16, rkey: u32) -> Option<RegParts> {
-        let entry = self.entry(index)?;
-        let raw = entry.raw.as_ref()?.as_raw();
+        let mr = self.entry(index)?.mr.as_mut()?;
 
-        entry.key_used = true;
+        mr.key_used = true;
         Some(RegParts {
-            mr: raw,
+            mr: mr.raw.as_raw(),
             key: rkey,
-            device_rkey: core::mem::replace(&mut entry.device_rkey, rkey),
+            device_rkey: core::mem::replace(&mut mr.device_rkey, rkey),
         })
     }
 
@@ -270,7 +292,7 @@ impl MrSlots {
         for entry in self.entries.iter_mut() {
             // Mapped, and its registration never posted: the thread that mapped it may be about to give the memory
             // back, and must find it unmapped. Hence inside the lock.
-            if !entry.key_used {
+            if !entry.mr.as_ref().is_some_and(|mr| mr.key_used) {
                 entry.sg = None;
             }
         }

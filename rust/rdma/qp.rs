@@ -33,6 +33,7 @@ use super::{
         Full,
         Relaxed, //
     },
+    buf::Direction,
     cm::{
         CmHandler,
         CmId, //
@@ -45,7 +46,6 @@ use super::{
         DRAIN_WRS, //
     },
     mr::{
-        Free,
         Mapped,
         Mr, //
     },
@@ -87,6 +87,16 @@ impl QpConfig {
     fn nr_cqe(&self) -> u32 {
         u32::from(self.sq_depth) + u32::from(self.rq_depth) + 2 * DRAIN_WRS
     }
+}
+
+/// Reason why [`Qp::map_mr`] failed.
+#[derive(Debug)]
+pub(crate) enum MapMrError {
+    /// There is no region: `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that the driver may have of the device;
+    /// otherwise the error of the allocation.
+    NoRegion(Error),
+    /// `EINVAL` if one region cannot cover the list, `ENODEV` if the regions are destroyed.
+    Map(Error),
 }
 
 /// A queue pair (`struct ib_qp`), reliable connected.
@@ -254,16 +264,6 @@ impl<T: QpHandler> Qp<T> {
         self.pd.device()
     }
 
-    /// Takes a memory region, or makes one. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that the driver may have of the device; otherwise the error
-    /// of the allocation.
-    pub(crate) fn take_mr(&self) -> Result<Mr<Free>> {
-        self.shared.regions().take()
-    }
-
     /// Destroys one memory region that was not used since the last call, if there is one. Sleeps.
     pub(crate) fn drop_unused_mr(&self) {
         self.mr_pool().drop_unused();
@@ -274,27 +274,20 @@ impl<T: QpHandler> Qp<T> {
         self.mr_pool().held()
     }
 
-    /// Gives a memory region back that was not used.
-    pub(crate) fn put_mr(&self, mr: Mr<Free>) {
-        self.mr_pool().put(mr)
-    }
-
-    /// Maps all of `sg` with a memory region. The list must be mapped for this device, to be written by it. Sleeps,
-    /// with some providers.
-    ///
-    /// # Errors
-    ///
-    /// Gives the token back, with `EINVAL` if one region cannot cover it, and
-    /// with `ENODEV` if the regions are destroyed.
-    pub(crate) fn map_mr(&self, mr: Mr<Free>, sg: SgRef) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
-        if !sg.is_for(self.device()) {
-            return Err((mr, EINVAL));
+    /// Maps all of `sg` with an idle memory region, or with a new one. The list must be mapped for this device, to be
+    /// written by it. Sleeps.
+    pub(crate) fn map_mr(&self, sg: SgRef) -> Result<Mr<Mapped>, MapMrError> {
+        if !sg.is_for(self.device()) || sg.direction() != Direction::FromDevice {
+            return Err(MapMrError::Map(EINVAL));
         }
-        self.mr_pool().map(mr, sg)
+        let regions = self.shared.regions();
+        let taken = regions.take().map_err(MapMrError::NoRegion)?;
+
+        regions.map(taken, sg).map_err(MapMrError::Map)
     }
 
     /// Undoes [`Self::map_mr`], if the registration was not pushed.
-    pub(crate) fn unmap_mr(&self, mr: Mr<Mapped>) -> Mr<Free> {
+    pub(crate) fn unmap_mr(&self, mr: Mr<Mapped>) {
         self.mr_pool().unmap(mr)
     }
 

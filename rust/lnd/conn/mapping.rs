@@ -41,13 +41,15 @@ use crate::{
             RegionPage, //
         },
         mr::{
-            Free,
             Mapped,
             Mr, //
         },
         owned_mapping::Mapping,
         page_vec::PageVec,
-        qp::Qp,
+        qp::{
+            MapMrError,
+            Qp, //
+        },
         sg::SgRef, //
     }, //
 };
@@ -238,14 +240,10 @@ impl Conn {
             let (ours, whole) = self.bounce(map.device().clone(), pages)?;
             (map, bounce) = (ours, Some(whole));
         }
-        let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
-        match qp.map_mr(mr, map) {
+        match qp.map_mr(map) {
             Ok(mr) => Ok((mr, bounce)),
-            Err((mr, EINVAL)) if bounce.is_none() => self.bounce_after_all(qp, mr, pages),
-            Err((mr, e)) => {
-                qp.put_mr(mr);
-                Err(e.into())
-            }
+            Err(MapMrError::Map(EINVAL)) if bounce.is_none() => self.bounce_after_all(qp, pages),
+            Err(why) => Err(self.not_mapped(why)),
         }
     }
 
@@ -271,24 +269,22 @@ impl Conn {
     fn bounce_after_all(
         &self,
         qp: &Qp<Self>,
-        mr: Mr<Free>,
         pages: &PageVec,
     ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
         let device = self.with(|inner| inner.wire.device());
-        let made = device.ok_or(NotReady::Here(ENODEV));
-        let (map, whole) = match made.and_then(|device| self.bounce(device, pages)) {
-            Ok(made) => made,
-            Err(why) => {
-                qp.put_mr(mr);
-                return Err(why);
-            }
-        };
-        match qp.map_mr(mr, map) {
+        let device = device.ok_or(NotReady::Here(ENODEV))?;
+        let (map, whole) = self.bounce(device, pages)?;
+        match qp.map_mr(map) {
             Ok(mr) => Ok((mr, Some(whole))),
-            Err((mr, e)) => {
-                qp.put_mr(mr);
-                Err(e.into())
-            }
+            Err(why) => Err(self.not_mapped(why)),
+        }
+    }
+
+    #[cold]
+    fn not_mapped(&self, why: MapMrError) -> NotReady {
+        match why {
+            MapMrError::NoRegion(e) => self.no_region(e),
+            MapMrError::Map(e) => NotReady::Here(e),
         }
     }
 
@@ -305,7 +301,7 @@ impl Conn {
     pub(super) fn drop_sink(&self, sink: RdmaSink) {
         let qp = self.with(|inner| inner.wire.qp());
         if let (Some(mr), Some(qp)) = (sink.into_unregistered(), qp) {
-            qp.put_mr(qp.unmap_mr(mr));
+            qp.unmap_mr(mr);
         }
     }
 }
