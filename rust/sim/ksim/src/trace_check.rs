@@ -110,7 +110,11 @@ pub fn stalls(node: usize) -> Vec<String> {
 
 /// Resets the state for a new world.
 pub fn begin(looked_at: bool) {
-    let on = if looked_at { ALL } else { 0 };
+    let on = if looked_at {
+        ALL
+    } else {
+        ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE
+    };
     ro2ib_trace_on.store(on, Ordering::Relaxed);
 }
 
@@ -171,6 +175,13 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
     why: *const u8,
 ) {
     let (from, to, why) = (word(from), word(to), word(why));
+    if to == "Closing" {
+        // SAFETY: The driver passes a valid one.
+        verbs::closes(unsafe { (*c).qpn });
+    }
+    if ro2ib_trace_on.load(Ordering::Relaxed) != ALL {
+        return;
+    }
     let key = event(
         ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE,
         "conn_state",

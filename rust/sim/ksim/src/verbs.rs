@@ -714,6 +714,8 @@ pub struct Qp {
     mtu: u32,
     /// The driver or the CM learned that the connection is established.
     pub established: bool,
+    /// Its connection closes, and posts no more receives.
+    closes: bool,
     /// Since when the passive side has waited for a message of the active side; `None` on the
     /// active side.
     pub called: Option<u64>,
@@ -828,6 +830,7 @@ pub unsafe fn create_qp(
             lid: 0,
             mtu: 0,
             established: false,
+            closes: false,
             called: None,
             calls: None,
             heard: false,
@@ -944,6 +947,14 @@ pub fn too_large(dev: *const Dev) -> usize {
 pub fn is_up(qp: *mut Qp) -> bool {
     // SAFETY: As above.
     unsafe { (*qp).state == State::Rts }
+}
+
+/// Notes that the driver closes the connection of a queue pair.
+pub fn closes(qpn: u32) {
+    if let Some(qp) = qp_of(qpn) {
+        // SAFETY: The memory stays until the world ends.
+        unsafe { (*qp).closes = true };
+    }
 }
 
 /// Returns whether the other side's queue pair exists and is up.
@@ -1571,10 +1582,9 @@ fn carry_out(qp: *mut Qp) {
             kick(qp);
         }
         Outcome::NoBuffer { noop } => {
-            // Completions that the other side has not seen. SAFETY: The memory stays until the
-            // world ends.
-            let unseen = qp_of(q.peer).map_or(0, |p| unsafe { (*p).completions });
-            world::rnr(q.qpn, q.peer, noop && unseen >= 2);
+            // SAFETY: The memory stays until the world ends.
+            let may = |p: *mut Qp| unsafe { (*p).completions >= 2 || (*p).closes };
+            world::rnr(q.qpn, q.peer, noop && qp_of(q.peer).is_some_and(may));
             q.rnr += 1;
             if q.rnr_retry != 7 && q.rnr > q.rnr_retry {
                 fail(qp, ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR);

@@ -701,13 +701,13 @@ pub fn seen(data: &[u8], from: u32, to: u32) {
 ///
 /// Known exception: NOOPs take no credit. Two of them may be under way; but the other side
 /// acknowledges them when they arrive, and the third finds no buffer if the CPU of the other side
-/// has not seen them (`noops_unseen`).
-pub fn rnr(from: u32, to: u32, noops_unseen: bool) {
+/// has not seen them, or if the other side closes the connection (`noop_may`).
+pub fn rnr(from: u32, to: u32, noop_may: bool) {
     w().rnrs += 1;
     if telling() {
         say(&format!("qp {from} -> {to}: no buffer there"));
     }
-    if !may_fail(Fault::PostRecv) && !noops_unseen && !byzantine::is_there() {
+    if !may_fail(Fault::PostRecv) && !noop_may && !byzantine::is_there() {
         violation("a message was sent without a credit: the other side has no buffer posted");
     }
 }
