@@ -259,8 +259,6 @@ pub(crate) struct PeerInner<C> {
     policy: Policy,
     conns: ConnList<C>,
     pending: PendingList,
-    /// A worker is handing over the messages of `pending`.
-    flushing: bool,
     /// The peer is out of the table: a new message needs a new peer object.
     gone: bool,
     /// Cause of the last end of a connection or attempt.
@@ -314,7 +312,6 @@ impl<C: Connection> Peer<C> {
             policy: Policy::new(known),
             conns: ConnList::EMPTY,
             pending: PendingList::EMPTY,
-            flushing: false,
             gone: false,
             last_cause: None,
             heard_ms: ni.now_ms(),
@@ -422,15 +419,5 @@ impl<C: Connection> Peer<C> {
                 f(&conn);
             }
         }
-    }
-}
-
-impl<C: Connection> PeerInner<C> {
-    /// Returns the next connection to use; none while older messages wait.
-    fn pick(&mut self) -> Option<Arc<C>> {
-        if self.flushing || !self.pending.is_empty() {
-            return None;
-        }
-        self.conns.pick()
     }
 }

@@ -69,14 +69,14 @@ impl<C: Connection> Peers<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// Returns the connection for the next message of LNet; none while older messages wait. Process context; the caller
-    /// may be in a read section of the map of peers.
+    /// Returns the connection for the next message of LNet, which may overtake messages that still wait: LNet relies on
+    /// no order. Process context; the caller may be in a read section of the map of peers.
     #[inline]
     pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();
         match inner.gone {
             true => None,
-            false => inner.pick(),
+            false => inner.conns.pick(),
         }
     }
 
@@ -144,8 +144,7 @@ impl<C: Connection> Peer<C> {
         Ok(())
     }
 
-    /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits. Only
-    /// one caller does this at a time, and meanwhile no new message overtakes them.
+    /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits.
     pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
         let mut next = self.flush_over(conn, usize::MAX);
         // Not by recursion: all of many connections may be closed and still be listed.
@@ -167,20 +166,8 @@ impl<C: Connection> Peer<C> {
 
     /// Hands up to `most` messages to `conn` alone. Returns the connection to continue with if `conn` is closed.
     fn flush_over(self: &Arc<Self>, conn: &Arc<C>, most: usize) -> Option<Arc<C>> {
-        if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
-            return None;
-        }
         for _ in 0..most {
-            let pending = {
-                let mut inner = self.inner.lock();
-                match inner.pending.pop_front() {
-                    Some(pending) => pending,
-                    None => {
-                        inner.flushing = false;
-                        return None;
-                    }
-                }
-            };
+            let pending = self.with(|inner| inner.pending.pop_front())?;
             let since = pending.since();
             let (msg, req) = KBox::into_inner(pending).into_parts();
             match conn.send(msg, &req) {
@@ -193,10 +180,8 @@ impl<C: Connection> Peer<C> {
                     let mut late = None;
                     let mut lost = None;
                     {
-                        // Under one lock, so that no message overtakes.
                         let mut inner = self.inner.lock();
                         inner.conns.unpublish(conn);
-                        inner.flushing = false;
                         match back {
                             // The peer was forgotten while the message was on its way to the connection. Treated like a
                             // new message of LNet.
@@ -219,7 +204,6 @@ impl<C: Connection> Peer<C> {
                 }
             }
         }
-        self.with(|inner| inner.flushing = false);
         None
     }
 

@@ -8,6 +8,7 @@
 //!   the network, which takes rtnl and the shim's mutex, does not wait for that.
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
 //!   passes all the same.
+//! - LNet is slow with a message that waited for a connection and then failed: other messages to that peer go on.
 //! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
@@ -15,6 +16,7 @@
 
 use simc::{
     cm,
+    decl::k::EREMOTEIO,
     lnet::{
         self,
         Link, //
@@ -53,7 +55,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 8] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 9] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -62,6 +64,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 8] = [
     }),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
+    ("a message that waited fails", waited),
     ("queue pair numbers repeat", boots),
     ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
@@ -318,6 +321,36 @@ fn fails(seed: u64) -> End {
         for node in 0..=HONEST {
             down(node, 0..1);
         }
+        world::clean_all();
+    })
+}
+
+/// Lets a message fail when its connection is established, and LNet be slow with it, while a message to the same peer is
+/// sent.
+fn waited(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.slow_failures = 20 * SEC;
+    run(seed, plan, 64, || {
+        up(0, 1);
+        up(1, 1);
+        // The pages of a large message cannot be mapped.
+        w().maps.refuses = Some((world::device(0, 0) as usize, EREMOTEIO));
+        done_on(0, "user", || {
+            let to = lnet::nid_of(world::ip(1, 0));
+            let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 5000, false);
+        });
+        within(60 * SEC, "the message does not fail", || w().lnet.slow != 0);
+        done_on(0, "user", || {
+            let late = "a message waits for another one of its peer that LNet is slow with";
+            send(ni(0, 0), world::ip(1, 0), SOON, late);
+        });
+        if w().lnet.slow == 0 {
+            violation("LNet is not slow");
+        }
+        w().maps.refuses = None;
+        sched::sleep(200 * SEC);
+        down(0, 0..1);
+        down(1, 0..1);
         world::clean_all();
     })
 }
