@@ -9,6 +9,7 @@
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
 //!   passes all the same.
 //! - LNet is slow with a message that waited for a connection and then failed: other messages to that peer go on.
+//! - LNet keeps messages for which there was no memory for other buffers: the removal of the device does not wait.
 //! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
@@ -55,7 +56,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 9] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 10] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -65,6 +66,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 9] = [
     ("all peers are denied", denied),
     ("many attempts fail", fails),
     ("a message that waited fails", waited),
+    ("a kept message has no other buffer", kept),
     ("queue pair numbers repeat", boots),
     ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
@@ -348,6 +350,45 @@ fn waited(seed: u64) -> End {
             violation("LNet is not slow");
         }
         w().maps.refuses = None;
+        sched::sleep(200 * SEC);
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Messages that LNet keeps; a connection has 32 spare buffers.
+const KEPT: u32 = 64;
+
+/// Removes a device while LNet keeps more messages than there are spare buffers.
+fn kept(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    for node in &mut plan.nodes {
+        node.credits = KEPT;
+    }
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        done_on(1, "user", || {
+            send(ni(1, 0), world::ip(0, 0), 50 * SEC, "no connection");
+        });
+        w().dry = Some(0);
+        // LNet keeps what arrives for half a minute at least.
+        w().plan.delay_ppm = 1_000_000;
+        w().plan.hoards = true;
+        for _ in 0..KEPT {
+            done_on(1, "user", || {
+                let to = lnet::nid_of(world::ip(0, 0));
+                let _ = lnet::begin(ni(1, 0), lnet::PUT, to, 200, false);
+            });
+        }
+        sched::sleep(SEC);
+        let begun = sched::now();
+        done_on(0, "happens", || world::unplug(world::device(0, 0), false));
+        if sched::now() - begun > 10 * SEC {
+            violation("the removal of a device waits for a message that LNet keeps");
+        }
+        w().dry = None;
         sched::sleep(200 * SEC);
         down(0, 0..1);
         down(1, 0..1);
