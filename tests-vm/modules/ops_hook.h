@@ -14,7 +14,19 @@
 
 #include <linux/kprobes.h>
 #include <linux/ptrace.h>
+#include <linux/version.h>
 #include <rdma/ib_verbs.h>
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(4, 20, 0)
+/* Argument @n of a function at its first instruction, on x86-64 */
+static inline unsigned long regs_get_kernel_argument(struct pt_regs *regs,
+						     unsigned int n)
+{
+	const unsigned long args[] = { regs->di, regs->si, regs->dx, regs->cx };
+
+	return args[n];
+}
+#endif
 
 struct ops_hook {
 	struct kprobe probe;
