@@ -9,6 +9,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use ro2iblnd_proto::{
+    constants::{
+        FRAGS_MAX,
+        HEADER_LEN, //
+    },
     encode::{
         encode_as,
         finalize_hdr,
@@ -21,10 +25,6 @@ use ro2iblnd_proto::{
         LnetHdr, //
     },
     nid::Nid,
-    params::{
-        FRAGS_MAX,
-        HEADER_LEN, //
-    },
     rdma_descriptor::{
         Descriptor,
         Fragment, //

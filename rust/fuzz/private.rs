@@ -25,11 +25,11 @@ use ro2iblnd_proto::{
         PeerView, //
     },
     conn_req_types::NiView,
-    nid::Nid,
-    params::{
+    constants::{
         MaxFrags,
         QueueDepth, //
     },
+    nid::Nid,
     reject::{
         react_to_reject,
         Ask,

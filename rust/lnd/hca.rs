@@ -27,7 +27,7 @@ use crate::{
         },
         queue_sizes, //
     },
-    proto::params::{
+    proto::constants::{
         QueueDepth,
         LNET_MTU,
         LNET_PIECES, //

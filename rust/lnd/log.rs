@@ -16,9 +16,9 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        constants::QueueDepth,
         credits::CreditError,
         nid::Nid,
-        params::QueueDepth,
         wire::{
             Stale,
             WireError, //

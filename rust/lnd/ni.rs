@@ -67,11 +67,11 @@ use crate::{
         }, //
     },
     proto::{
-        nid::Nid,
-        params::{
+        constants::{
             high_water,
             QueueDepth, //
         }, //
+        nid::Nid,
     },
     rdma::atomic::{
         Acquire,

@@ -9,7 +9,7 @@
 
 use core::fmt;
 
-use crate::proto::params::QueueDepth;
+use crate::proto::constants::QueueDepth;
 
 /// Microseconds that a credit is away: the time of the three messages of a PUT through the fabric, and of two wake-ups
 /// of workers. Assumed.

@@ -13,7 +13,7 @@
 //! was most of the memory of an idle connection.
 
 use crate::proto::{
-    params::QueueDepth,
+    constants::QueueDepth,
     tx_queues::NOOP_SLOTS, //
 };
 

@@ -5,12 +5,12 @@
 use core::fmt;
 
 use super::{
-    nid::Nid,
-    params::{
+    constants::{
         MaxFrags,
         QueueDepth,
         MSG_SIZE_WIRE, //
     },
+    nid::Nid,
     reject::Ask,
     wire::{
         decode,

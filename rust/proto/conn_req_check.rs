@@ -12,12 +12,12 @@
 //! [`Refusal::reject`] makes private data of a reject of any stage.
 
 use super::{
-    nid::Nid,
-    params::{
+    constants::{
         MaxFrags,
         QueueDepth,
         MSG_SIZE_WIRE, //
     },
+    nid::Nid,
     wire::{
         decode,
         Body,
@@ -230,14 +230,14 @@ pub fn check_ni(
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_conn_req_check))]
 mod tests {
     use super::super::{
-        encode::{
-            encode_as,
-            BodyOut, //
-        },
-        params::{
+        constants::{
             high_water,
             CONN_MSG_LEN,
             MAGIC_UNIFIED, //
+        },
+        encode::{
+            encode_as,
+            BodyOut, //
         },
         wire::WireError, //
     };

@@ -4,8 +4,8 @@
 
 use super::{
     conn_req_types::ConnReq,
+    constants::RACES_MAX,
     nid::race_key,
-    params::RACES_MAX,
     reject_cause::{
         Refusal,
         RejectCause, //

@@ -3,8 +3,8 @@
 //! Decoded connection request, and the NI that it is for.
 
 use super::{
+    constants::QueueDepth,
     nid::Nid,
-    params::QueueDepth,
     wire::{
         ConnParams,
         Order, //

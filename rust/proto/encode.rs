@@ -8,7 +8,7 @@
 use super::{
     bytes::Writer,
     cksum::Running,
-    params::{
+    constants::{
         DONE_LEN,
         FRAGMENT_LEN,
         FRAGS_MAX,
@@ -97,7 +97,7 @@ impl BodyOut<'_> {
             )),
         };
         match self {
-            BodyOut::ConnReq(_) | BodyOut::ConnAck(_) => Ok(super::params::CONN_MSG_LEN),
+            BodyOut::ConnReq(_) | BodyOut::ConnAck(_) => Ok(super::constants::CONN_MSG_LEN),
             BodyOut::Noop => Ok(HEADER_LEN),
             BodyOut::Immediate { payload_len, .. } if *payload_len > IMMEDIATE_MAX => {
                 Err(WireError::PayloadTooLong)

@@ -7,11 +7,11 @@ use core::fmt;
 
 use super::{
     bytes::array_at,
-    nid::Nid,
-    params::{
+    constants::{
         IMMEDIATE_MAX,
         LNET_MTU, //
     },
+    nid::Nid,
     rdma_descriptor::Descriptor,
     wire::RawLnetHdr, //
 };

@@ -4,7 +4,7 @@
 
 use super::{
     bytes::Order,
-    params::{
+    constants::{
         FRAGMENT_LEN,
         FRAGS_MAX,
         LNET_MTU, //

@@ -10,14 +10,14 @@ use super::{
         order_of,
         Writer, //
     },
-    encode::write_params,
-    params::{
+    constants::{
         MaxFrags,
         QueueDepth,
         MAGIC,
         MAGIC_UNIFIED,
         REJECT_LEN, //
     },
+    encode::write_params,
     wire::{
         conn_params,
         ConnParams,

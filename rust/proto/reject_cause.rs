@@ -10,11 +10,11 @@ use super::{
         errno::ENOMEM, //
     },
     conn_req_types::NiView,
-    nid::Nid,
-    params::{
+    constants::{
         FRAGS_MAX,
         MSG_SIZE_WIRE, //
     },
+    nid::Nid,
     reject::{
         Reject,
         RejectDetails,
@@ -165,7 +165,7 @@ impl Refusal {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_reject_cause))]
 mod tests {
-    use super::super::params::QueueDepth;
+    use super::super::constants::QueueDepth;
     use super::*;
 
     #[test]

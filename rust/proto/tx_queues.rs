@@ -629,8 +629,8 @@ impl TxQueues {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_tx_queues))]
 mod tests {
     use super::super::{
+        constants::QueueDepth, //
         credits::Repost,
-        params::QueueDepth, //
     };
     use super::*;
 

@@ -13,14 +13,14 @@ use super::{
         order_of, //
     },
     cksum,
-    nid::Nid,
-    params::{
+    constants::{
         HEADER_LEN,
         IMMEDIATE_HEAD,
         LNET_HDR_LEN,
         MAGIC,
         MSG_SIZE, //
     },
+    nid::Nid,
     rdma_descriptor::Descriptor, //
 };
 

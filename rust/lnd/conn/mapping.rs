@@ -30,7 +30,7 @@ use crate::{
         Request, //
     },
     proto::{
-        params::LNET_MTU,
+        constants::LNET_MTU,
         wire::Fragment, //
     },
     rdma::{

@@ -17,7 +17,7 @@ use crate::{
     lnd::timestamp::Timestamp,
     lnet::HDR_SIZE,
     proto::{
-        params::HEADER_LEN,
+        constants::HEADER_LEN,
         wire::ParsedHdr, //
     },
     rdma::{

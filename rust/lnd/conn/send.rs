@@ -40,13 +40,13 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        constants::LNET_MTU,
         encode::BodyOut,
         lnet_hdr::{
             self,
             LnetKind,
             Method, //
         },
-        params::LNET_MTU,
         tx_state::Op, //
     },
     rdma::{

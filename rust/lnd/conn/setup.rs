@@ -42,16 +42,16 @@ use crate::{
     proto::{
         cause::Cause,
         conn_state::ConnEvent,
+        constants::{
+            QueueDepth,
+            CONN_MSG_LEN,
+            MSG_SIZE_WIRE, //
+        },
         encode::{
             encode,
             BodyOut, //
         },
         nid::Nid,
-        params::{
-            QueueDepth,
-            CONN_MSG_LEN,
-            MSG_SIZE_WIRE, //
-        },
         reject::Refused,
         tx_queues::NOOP_SLOTS,
         wire::ConnParams, //

@@ -32,7 +32,7 @@ use crate::{
             State,
             Worker, //
         },
-        params::QueueDepth, //
+        constants::QueueDepth, //
     }, //
 };
 

@@ -31,9 +31,9 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        constants::IMMEDIATE_HEAD,
         credits::Repost,
         encode::BodyOut,
-        params::IMMEDIATE_HEAD,
         tx_state::Op,
         wire::Cookie, //
     },

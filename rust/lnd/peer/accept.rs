@@ -19,7 +19,7 @@ use crate::{
             PeerView,
             Refusal, //
         },
-        params::QueueDepth, //
+        constants::QueueDepth, //
     }, //
 };
 

@@ -306,7 +306,7 @@ impl<C: Connection> Peer<C> {
         let known = PeerParams {
             stamp: 0,
             depth: ni.depth(),
-            frags: crate::proto::params::MaxFrags::MAX,
+            frags: crate::proto::constants::MaxFrags::MAX,
         };
         let inner = PeerInner {
             policy: Policy::new(known),

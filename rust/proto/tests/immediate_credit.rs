@@ -7,13 +7,13 @@
 //! the credit as well. Both are shown here, with the counters of the driver as one end.
 
 use ro2iblnd_proto::{
+    constants::QueueDepth, //
     credits::{
         Cost,
         CreditError,
         Credits,
         Repost, //
     },
-    params::QueueDepth, //
 };
 
 const DEPTH: u16 = 8;

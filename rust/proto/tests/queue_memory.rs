@@ -4,7 +4,7 @@
 //! 7.3 (drivers/infiniband), and the table of it in Documentation/parameters.md.
 
 use ro2iblnd_proto::{
-    params::QueueDepth,
+    constants::QueueDepth,
     policy::{
         link_defaults,
         queue_sizes, //

@@ -11,15 +11,15 @@ use std::{
 
 use ro2iblnd_proto::{
     conn_req_check::*,
+    constants::{
+        MaxFrags,
+        QueueDepth, //
+    },
     encode::finalize_hdr,
     lnet_hdr::{
         check_get,
         check_immediate,
         check_put, //
-    },
-    params::{
-        MaxFrags,
-        QueueDepth, //
     },
     wire::*, //
 };

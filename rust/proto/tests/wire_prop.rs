@@ -12,6 +12,10 @@ use proptest::{
 use ro2iblnd_proto::{
     cksum,
     conn_req_check::*,
+    constants::{
+        MaxFrags,
+        QueueDepth, //
+    },
     encode::{
         encode_as,
         finalize_hdr,
@@ -24,10 +28,6 @@ use ro2iblnd_proto::{
         check_put, //
     },
     nid::Nid,
-    params::{
-        MaxFrags,
-        QueueDepth, //
-    },
     wire::*, //
 };
 

@@ -11,8 +11,8 @@ use crate::{
     lnd::conn::rx::Rx,
     policy::queue_sizes,
     proto::{
+        constants::QueueDepth, //
         credits::NOOPS_MAX,
-        params::QueueDepth, //
     },
     rdma::buf::{
         BufAllocator,

@@ -65,11 +65,11 @@ use crate::{
     policy::upcall_sched::SendsInFlight,
     proto::{
         cause::Cause,
+        constants::QueueDepth,
         credits::{
             Credits,
             Repost, //
         },
-        params::QueueDepth,
         wire::{
             Envelope,
             Identity, //

@@ -5,7 +5,7 @@
 use kernel::prelude::*;
 
 use super::tx_slot::TxSlot;
-use crate::proto::params::QueueDepth;
+use crate::proto::constants::QueueDepth;
 
 /// Minimum of transmits that are created when the table is full; half of the current number if that is more, because
 /// the table moves each time.

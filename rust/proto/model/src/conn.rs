@@ -22,11 +22,11 @@ use ro2iblnd_proto::{
         FirstSender,
         State as Phase, //
     },
+    constants::high_water,
     credits::{
         Credits,
         Repost, //
     },
-    params::high_water,
     policy::reconnect::{
         PeerParams,
         RetryReject, //

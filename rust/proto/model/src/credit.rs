@@ -14,11 +14,11 @@
 use std::collections::VecDeque;
 
 use ro2iblnd_proto::{
+    constants::QueueDepth,
     credits::{
         Repost,
         NOOPS_MAX, //
     },
-    params::QueueDepth,
     tx_state::{
         Op,
         TxState, //

@@ -26,12 +26,12 @@ use ro2iblnd_proto::{
         ConnEvent,
         FirstSender, //
     },
-    nid::Nid,
-    params::{
+    constants::{
         MaxFrags,
         QueueDepth,
         MSG_SIZE_WIRE, //
     },
+    nid::Nid,
     policy::reconnect::{
         AfterFailure,
         PeerParams,

@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 
 use ro2iblnd_proto::{
     cause::Cause,
+    constants::QueueDepth,
     credits::{
         Cost,
         Credits,
         Repost, //
     },
-    params::QueueDepth,
     tx_queues::{
         NextTx,
         TxCell,

@@ -21,7 +21,7 @@ use ro2iblnd_model::{
     },
     walk::walk, //
 };
-use ro2iblnd_proto::params::{
+use ro2iblnd_proto::constants::{
     high_water,
     QueueDepth, //
 };

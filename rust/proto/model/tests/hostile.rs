@@ -19,13 +19,13 @@ use ro2iblnd_model::{
 };
 use ro2iblnd_proto::{
     cause::Cause,
+    constants::{
+        high_water,
+        QueueDepth, //
+    },
     credits::{
         Repost,
         NOOPS_MAX, //
-    },
-    params::{
-        high_water,
-        QueueDepth, //
     },
     tx_state::Op, //
 };

@@ -9,13 +9,13 @@ use ro2iblnd_proto::{
         PeerVerdict,
         PeerView, //
     },
-    nid::Nid,
-    params::{
+    constants::{
         MaxFrags,
         QueueDepth,
         MSG_SIZE_WIRE,
         RACES_MAX, //
     },
+    nid::Nid,
     policy::reconnect::{
         PeerParams,
         ReconnectState, //
