@@ -110,8 +110,9 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 # TESTS='-k cksum' runs some of the tests; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_link_flap.py \
-		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tunables.py tests-vm/test_lustre_scale.py \
-		tests-vm/test_lustre_failover.py tests-vm/test_lustre_sanity.py) $(TESTS)
+		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py \
+		tests-vm/test_lustre_tunable_effects.py tests-vm/test_lustre_many_conns.py \
+		tests-vm/test_lustre_failover.py tests-vm/test_lustre_sanity_lnet.py) $(TESTS)
 
 # A file system over real LNet. WITH=both: also over ko2iblnd.
 test-lustre-fs: lustre-module

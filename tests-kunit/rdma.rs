@@ -64,7 +64,7 @@ use crate::{
         },
         mr_sharing::Regions,
         net_ns::NetNs,
-        page_vec::PageVec,
+        page_frags::PageVec,
         pd::Pd,
         percpu_histogram::PercpuHistogram,
         qp::{

@@ -67,9 +67,9 @@ def pytest_configure(config):
 
 # Files whose tests take longest: they start first when files run in parallel.
 FIRST = (
-    "test_stock_kernels", "test_oldest_kernels", "test_traffic", "test_lifecycle", "test_faults_cm", "test_device_kinds",
-    "test_hostile_waiting_messages", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale",
-    "test_operator", "test_tunables",
+    "test_stock_kernels", "test_build_oldest_kernels", "test_traffic", "test_lifecycle", "test_faults_cm",
+    "test_device_kinds", "test_waiting_for_hostile_peer", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale",
+    "test_operator", "test_tunable_effects",
 )  # fmt: skip
 
 

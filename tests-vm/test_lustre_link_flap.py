@@ -9,8 +9,8 @@ rails are used again.
 In the end each node has to answer the other. ko2iblnd may be unable to: soft-RoCE refuses its registrations, and each
 refusal breaks a connection ("ko2iblnd on soft-RoCE" in Documentation/interop.md). So a ping may stay without an answer
 if its node was refused a registration in that time, and ro2iblnd was not. That node then does not have to stop cleanly,
-because it cannot. For the same reason LNet may avoid the returned rail of two for a minute or longer: rails.py detects
-that. The table marks such rounds.
+because it cannot. For the same reason LNet may avoid the returned rail of two for a minute or longer: rail_health.py
+detects that. The table marks such rounds.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from link_flap import BACK, LONG, Carrier, Cell, Interface, assert_can_connect, 
 from lustre import DEBUGFS, KO, OURS
 from lustrefs import rxe_mr_errors
 from nodes import until
-from rails import TRIES, Rail
+from rail_health import TRIES, Rail
 from test_lustre import WITH_OURS, assert_ping, names, nodes, pytestmark, tree  # noqa: F401
 
 # Seconds of traffic before each round.

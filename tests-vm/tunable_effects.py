@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tunables and their effect: on the wire, in the time that an operation takes, in the counters of the device. Each test
-runs under lnet_lite (test_tunables.py) and under real LNet (test_lustre_tunables.py), on a Bed of either."""
+runs under lnet_lite (test_tunable_effects.py) and under real LNet (test_lustre_tunable_effects.py), on a Bed of
+either."""
 
 import re
 

@@ -31,7 +31,7 @@ use super::{
     request_rate::RateLimiter,
     stats::{
         close_log::CloseStats,
-        conn_stats, //
+        conn_trace, //
     }, //
 };
 use crate::{
@@ -373,7 +373,7 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
                 };
                 let seen = seen.as_ref().unwrap_or(&self.strangers);
                 seen.refused(src, &refusal.cause);
-                conn_stats::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
+                conn_trace::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }

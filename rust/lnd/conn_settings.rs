@@ -13,7 +13,7 @@ use kernel::{
 use super::lnet_types::O2ib;
 use crate::{
     lnet::NiRef,
-    proto::invariant::broken,
+    proto::broken_invariant::broken,
     rdma::atomic::{
         Atomic,
         Relaxed, //

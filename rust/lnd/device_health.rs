@@ -5,7 +5,7 @@
 //! Context: any, including hard interrupts; no lock.
 
 use crate::{
-    policy::refused_posts_limit::PostFailures,
+    policy::device_refuses_posts::PostFailures,
     rdma::atomic::{
         Acquire,
         Atomic,

@@ -16,7 +16,7 @@ use crate::{
     lnet::StartError,
     policy::{
         inline_size::InlineSearch,
-        link_defaults::{
+        link_speed_defaults::{
             self,
             LinkSpeed, //
         },
@@ -239,6 +239,6 @@ impl Hca {
     /// Returns the number of gather elements of a work request; `wanted` is the value that the administrator
     /// configured.
     pub(crate) fn gather(&self, wanted: Option<u32>) -> u16 {
-        link_defaults::gather(self.attrs.max_send_sge, wanted)
+        link_speed_defaults::gather(self.attrs.max_send_sge, wanted)
     }
 }

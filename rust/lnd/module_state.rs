@@ -9,7 +9,7 @@ use kernel::{
 
 use super::{
     debugfs::close_log::CloseLogFile,
-    listen_addr::Ifaces,
+    shared_listeners::Ifaces,
     stats::close_log::CloseStats,
     work_queues::WorkQueues, //
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! NI as its peers and connections see it: its configuration, device, link state, clock and counters. This file uses
-//! neither peers nor connections. [`super::ni_lifecycle`] attaches the NI to its device.
+//! neither peers nor connections. [`super::ni_device`] attaches the NI to its device.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -33,7 +33,7 @@ use super::{
     device_health::DeviceHealth,
     hca::Hca,
     lnet_types::O2ib,
-    retained_rx::RetainedRx,
+    retained_after_close::RetainedRx,
     stats::{
         close_log::CloseStats,
         closed_counters::ClosedCounters,
@@ -52,7 +52,7 @@ use crate::{
         StartError, //
     },
     policy::{
-        link_defaults::{
+        link_speed_defaults::{
             self,
             DepthReason, //
         },
@@ -70,8 +70,8 @@ use crate::{
         constants::{
             high_water,
             QueueDepth, //
-        }, //
-        nid::Nid,
+        },
+        nid::Nid, //
     },
     rdma::atomic::{
         Acquire,
@@ -346,9 +346,12 @@ impl Ni {
     /// starts, for new connections later. May sleep; the caller must not hold the shim's NI mutex.
     pub(crate) fn fit(&self, hca: &Hca) {
         let speed = hca.speed();
-        let depth = hca.deepest(link_defaults::depth(speed, self.credits));
-        self.lnet
-            .choose_depth(depth.get(), link_defaults::ni_credits(depth), speed.mbps());
+        let depth = hca.deepest(link_speed_defaults::depth(speed, self.credits));
+        self.lnet.choose_depth(
+            depth.get(),
+            link_speed_defaults::ni_credits(depth),
+            speed.mbps(),
+        );
     }
 
     /// Returns whether [`Ni::depth`] has changed since the last call.

@@ -24,7 +24,6 @@ use super::{
         latency::LatencyFile, //
     },
     hca::Hca,
-    listen_addr::IfaceUser,
     lnet_types::O2ib,
     lnetctl_debug_peer,
     log,
@@ -33,12 +32,13 @@ use super::{
         DeviceHint,
         Ni, //
     },
-    ni_lifecycle::NiDevice,
+    ni_device::NiDevice,
     peer::{
         Connection,
         NotSent,
         Peer, //
-    }, //
+    },
+    shared_listeners::IfaceUser, //
 };
 use crate::{
     lnet::{

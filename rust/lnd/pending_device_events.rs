@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Pending events of the RDMA device of an NI: recorded by event handlers, and processed by the work item in
-//! [`super::ni_lifecycle`]. The file also records which of them were already logged.
+//! [`super::ni_device`]. The file also records which of them were already logged.
 //!
 //! Context: events are recorded in any context, including hard interrupts; they are processed in process context.
 

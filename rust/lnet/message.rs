@@ -28,7 +28,7 @@ use crate::{
         buf::Direction,
         device::Device,
         owned_mapping::Mapping,
-        page_vec::PageVec,
+        page_frags::PageVec,
         sg::{
             SgMap,
             SgRef,

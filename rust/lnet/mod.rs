@@ -19,7 +19,7 @@ mod gpu;
 mod message;
 mod ni;
 pub(crate) mod params;
-mod request;
+mod send_recv_request;
 mod text;
 mod text_params;
 pub(crate) mod trace;
@@ -45,7 +45,7 @@ pub(crate) use ni::{
     NiConfig,
     NiRef, //
 };
-pub(crate) use request::{
+pub(crate) use send_recv_request::{
     MsgKind,
     RecvRequest,
     Request,

@@ -10,12 +10,12 @@
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
 use crate::proto::{
+    broken_invariant::broken,
     constants::{
         MaxFrags,
         QueueDepth,
         RACES_MAX, //
     },
-    invariant::broken,
     reject::RetryWhy, //
 };
 

@@ -117,7 +117,7 @@ causes! {
     PeerDeleted = "the peer was deleted (lctl del_peer)",
     /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]).
     Denied = "denied by the parameter access",
-    /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_rx`]).
+    /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_after_close`]).
     Backlog = "LNet retains too many requests of earlier connections",
     /// The peer closed the connection.
     PeerClosed = "closed by the peer",

@@ -22,8 +22,8 @@
 //! Context: any; the caller holds the connection's lock.
 
 use super::{
+    broken_invariant::broken,
     constants::QueueDepth, //
-    invariant::broken,
 };
 
 /// Out-of-band messages (NOOP) that may be uncompleted at once (protocol section 1).
@@ -102,8 +102,8 @@ pub struct Snapshot {
 }
 
 impl Credits {
-    /// Creates the state after the handshake. `high_water` is already scaled to `depth` ([`super::constants::high_water`])
-    /// and is never 0.
+    /// Creates the state after the handshake. `high_water` is already scaled to `depth`
+    /// ([`super::constants::high_water`]) and is never 0.
     pub fn new(depth: QueueDepth, high_water: u8) -> Self {
         // INVARIANT: both sides start with all of the other's request buffers.
         Self {

@@ -7,13 +7,13 @@
 //! Context: any; the caller holds the connection's lock.
 
 use super::{
+    broken_invariant::broken,
     cause::Cause,
     credits::{
         Cost,
         Credits,
         NOOPS_MAX, //
     },
-    invariant::broken,
     tx_state::{
         Op,
         Tx,
@@ -629,8 +629,8 @@ impl TxQueues {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_tx_queues))]
 mod tests {
     use super::super::{
-        constants::QueueDepth, //
-        credits::Repost,
+        constants::QueueDepth,
+        credits::Repost, //
     };
     use super::*;
 

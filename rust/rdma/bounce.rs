@@ -11,7 +11,7 @@ use kernel::{
 use super::{
     buf::Direction,
     device::Device,
-    page_vec::PageVec,
+    page_frags::PageVec,
     sg::{
         SgMap,
         SgRef, //

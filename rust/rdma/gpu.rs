@@ -5,7 +5,7 @@
 //! Its pages only stand for it. The owner of such memory provides its DMA mapping ([`GpuMemOps`]), and a
 //! [`PageVec`] of such pages records the owner. This module does not know any owner.
 //!
-//! [`PageVec`]: super::page_vec::PageVec
+//! [`PageVec`]: super::page_frags::PageVec
 
 use super::buf::Direction;
 use crate::bindings;

@@ -6,9 +6,9 @@
 //! buffers, mappings of work requests and memory regions. It is destroyed after
 //! all its completions are reaped, which is when that memory is freed.
 //!
-//! Below it are the parts that its completions need ([`super::qp_shared`], [`super::wc_dispatch`]). Above it are the
-//! queues that work requests are posted with ([`super::sq`], [`super::rq`]), and [`super::qp_create`], which makes all
-//! three.
+//! Below it are the parts that its completions need ([`super::qp_completion_context`], [`super::wc_dispatch`]). Above
+//! it are the queues that work requests are posted with ([`super::sq`], [`super::rq`]), and [`super::qp_create`], which
+//! makes all three.
 //!
 //! Closing: [`Qp::drain`] takes the rights to post, moves the QP to the error
 //! state and posts one marker to each queue. When both have come back every other
@@ -55,8 +55,8 @@ use super::{
         Regions, //
     },
     pd::Pd,
+    qp_completion_context::QpShared,
     qp_handler::QpHandler,
-    qp_shared::QpShared,
     recv_ring::RecvRing,
     send_ring::SendRing,
     sg::SgRef,

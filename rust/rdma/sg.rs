@@ -31,7 +31,7 @@ use super::{
         MemKind, //
     },
     object_reserve::Reserve,
-    page_vec::{
+    page_frags::{
         PageVec,
         Pages, //
     }, //

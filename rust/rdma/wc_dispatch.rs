@@ -7,7 +7,7 @@
 
 use super::{
     completion_receiver::CompletionReceiver,
-    qp_shared::QpShared,
+    qp_completion_context::QpShared,
     recv_ring::RecvBuffer,
     send_ring::PriorWrs,
     wc::Wc,

@@ -16,7 +16,7 @@ use super::{
         Bounce,
         RdmaSink, //
     },
-    transfer_done::Owner,
+    transfer_end::Owner,
     wire::{
         buf_pool::ReserveUse,
         SinkParts, //
@@ -45,7 +45,7 @@ use crate::{
             Mr, //
         },
         owned_mapping::Mapping,
-        page_vec::PageVec,
+        page_frags::PageVec,
         qp::{
             MapMrError,
             Qp, //

@@ -12,12 +12,12 @@
 //! | [`dreq_wait`] | DREQ to the peer at the end, and how long the CM id waits |
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
-//! | [`memory_queue`] | messages and requests that wait for memory |
+//! | [`no_memory_queue`] | messages and requests that wait for memory |
 //! | [`liveness`] | how long the peer has been silent |
 //!
 //! Outside the lock: the state of the worker that calls LNet ([`upcall_state`]), the state of the CM ([`cm_state`]),
-//! events of the queue pair from interrupts ([`qp_events`]), and whether the peer may have closed the connection, which
-//! the peer object reads with its own lock held.
+//! events of the queue pair from interrupts ([`pending_qp_events`]), and whether the peer may have closed the
+//! connection, which the peer object reads with its own lock held.
 //!
 //! Operations on a connection, each in a file that uses this one:
 //!
@@ -29,13 +29,13 @@
 //! | [`resend`] | resend of lost messages over the next connection | the same work item |
 //! | [`doorbell`] | post of queued transmits, now or with later ones | the context that queued them, or made room |
 //! | [`repost`] | repost of receive buffers | as `recv` |
-//! | [`no_memory`], [`memory_retry`] | wait for memory, and retry | as `recv`; a work item |
+//! | [`no_memory`], [`no_memory_retry`] | wait for memory, and retry | as `recv`; a work item |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
-//! | [`queue_work`], [`timer_arm`], [`upcall_queue`] | queue the work items | any |
-//! | [`reachability`] | whether the peer can be reached, over the device of the connection | process context |
+//! | [`queue_work`], [`timer_arm`], [`queue_upcall`] | queue the work items | any |
+//! | [`route_check`] | whether the peer can be reached, over the device of the connection | process context |
 //! | [`cm`] | events of the CM | its work queue |
-//! | [`transfer`], [`transfer_done`] | payload of a transmit, and its completion | owned by a transmit |
+//! | [`transfer`], [`transfer_end`] | payload of a transmit, and its completion | owned by a transmit |
 //! | [`rdma_sink`], [`rdma_target`] | memory that the peer writes to; target of WRITEs | owned by a transfer |
 //! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
 //! | [`called_by_peer`] | functions that the peer object calls | process context |
@@ -62,8 +62,8 @@ use self::{
     cm_state::CmState,
     dreq_wait::DreqWait,
     liveness::ConnTimers,
-    memory_queue::MemoryQueue,
-    qp_events::QpEvents,
+    no_memory_queue::MemoryQueue,
+    pending_qp_events::QpEvents,
     rx_queue::RxQueue,
     state::ConnState,
     upcall_state::UpcallState,
@@ -75,7 +75,7 @@ use super::{
     hca::Hca,
     ni::Ni,
     peer::Peer,
-    stats::conn_stats::ConnStats,
+    stats::conn_trace::ConnStats,
     timestamp::Timestamp,
     work_queues::DeviceQueues, //
 };
@@ -129,18 +129,19 @@ mod dreq_wait;
 mod graceful_close;
 mod liveness;
 mod mapping;
-mod memory_queue;
-mod memory_retry;
 mod no_memory;
+mod no_memory_queue;
+mod no_memory_retry;
+mod pending_qp_events;
 mod prealloc_fifo;
-mod qp_events;
+mod queue_upcall;
 mod queue_work;
 mod rdma_sink;
 mod rdma_target;
-mod reachability;
 pub(crate) mod recv;
 mod repost;
 mod resend;
+mod route_check;
 mod rx;
 mod rx_queue;
 mod send;
@@ -151,9 +152,8 @@ mod submit;
 mod timer;
 mod timer_arm;
 mod transfer;
-mod transfer_done;
+mod transfer_end;
 mod upcall;
-mod upcall_queue;
 mod upcall_state;
 mod wire;
 

@@ -3,10 +3,10 @@
 //! Sending while memory is short.
 //!
 //! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
-//! pages only over this connection. If an allocation fails, the message or request waits ([`super::memory_queue`]), and
-//! [`super::memory_retry`] tries again every few milliseconds. Only the retry may use the reserves: message buffers of
-//! the connection, and mappings of the device. So a shortage of memory slows a connection down, and the oldest message
-//! goes first.
+//! pages only over this connection. If an allocation fails, the message or request waits ([`super::no_memory_queue`]),
+//! and [`super::no_memory_retry`] tries again every few milliseconds. Only the retry may use the reserves: message
+//! buffers of the connection, and mappings of the device. So a shortage of memory slows a connection down, and the
+//! oldest message goes first.
 //!
 //! Answers and messages have separate reserves. An answer can be sent without help of the peer. A message may wait for
 //! a credit, and so for an answer of the peer, which may be short of memory, too.
@@ -19,7 +19,7 @@ use kernel::{
 };
 
 use super::{
-    memory_queue::{
+    no_memory_queue::{
         WaitingMsg,
         WaitingRequest, //
     },

@@ -18,7 +18,7 @@ use crate::rdma::{
         Mr,
         Valid, //
     },
-    page_vec::PageVec, //
+    page_frags::PageVec, //
 };
 
 /// Sink of a transfer.

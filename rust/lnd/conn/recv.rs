@@ -23,7 +23,7 @@ use super::{
         SubmitError, //
     },
     transfer::Transfer,
-    transfer_done::{
+    transfer_end::{
         Owner,
         TransferEnd, //
     },

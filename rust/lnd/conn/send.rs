@@ -19,7 +19,7 @@ use super::{
     rdma_target::Limits,
     submit::SubmitError,
     transfer::Transfer,
-    transfer_done::{
+    transfer_end::{
         Owner,
         TransferEnd, //
     },

@@ -12,7 +12,7 @@ use kernel::{
 };
 
 use super::{
-    memory_queue,
+    no_memory_queue,
     rdma_target::Limits,
     rx::Rx,
     rx_queue::RxQueueRoom,
@@ -331,7 +331,7 @@ impl Conn {
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let limits = Limits::new(max_sge, link.wrs_per_reg());
         let room = RxQueueRoom::new(buffers)?;
-        let waiting = memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
+        let waiting = no_memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than

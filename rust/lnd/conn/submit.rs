@@ -16,7 +16,7 @@ use super::{
     rdma_target::Limits,
     rx::Rx,
     transfer::Transfer,
-    transfer_done::TransferEnd,
+    transfer_end::TransferEnd,
     wire::{
         buf_pool::ReserveUse,
         fast_path::BuildResult,
@@ -39,7 +39,7 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        page_vec::PageVec,
+        page_frags::PageVec,
         work::NofsScope, //
     }, //
 };

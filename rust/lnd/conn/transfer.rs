@@ -3,7 +3,7 @@
 //! Payload of a transmit: the half of a tx that the state machine ([`crate::proto::tx_state`]) does not see.
 //!
 //! A [`Transfer`] owns the LNet message that it will finalize with the mapping of its pages, and the memory region of a
-//! sink. [`super::transfer_done`] releases them at the end.
+//! sink. [`super::transfer_end`] releases them at the end.
 //!
 //! Context: any. Owned by its sender until it is queued, afterwards by the table of transmits under the connection
 //! lock.
@@ -17,7 +17,7 @@ use super::{
         RdmaTarget,
         TargetPos, //
     },
-    transfer_done::{
+    transfer_end::{
         Completed,
         Owner,
         TransferEnd,

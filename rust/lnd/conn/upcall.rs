@@ -24,13 +24,13 @@ use kernel::{
 };
 
 use super::{
-    recv::discard,
-    resend,
-    rx::Rx,
-    upcall_queue::{
+    queue_upcall::{
         has_job,
         has_request, //
     },
+    recv::discard,
+    resend,
+    rx::Rx,
     wire::finished_tx::{
         EndedTx,
         FinishedTx,

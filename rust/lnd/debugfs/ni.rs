@@ -19,7 +19,7 @@ use crate::{
             DeviceHint,
             Ni, //
         },
-        ni_lifecycle::NiDevice,
+        ni_device::NiDevice,
         peer::{
             Peer,
             Peers, //

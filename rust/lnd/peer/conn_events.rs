@@ -68,8 +68,8 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the messages
-    /// that wait. Called by the connection's control worker.
+    /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the
+    /// messages that wait. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);

@@ -17,7 +17,7 @@ use crate::{
     lnd::{
         log,
         ni::DeviceHint,
-        stats::conn_stats, //
+        stats::conn_trace, //
     },
     policy::{
         connect_queue::ConnectPriority,
@@ -69,7 +69,7 @@ impl<C: Connection> Peer<C> {
                     .ni
                     .close_stats
                     .ended(self.nid, true, false, cause, None);
-                conn_stats::no_conn(self.ni.nid, self.nid, cause, None);
+                conn_trace::no_conn(self.ni.nid, self.nid, cause, None);
                 self.not_begun(turn, cause);
             }
         }
@@ -83,7 +83,7 @@ impl<C: Connection> Peer<C> {
             .close_stats
             .ended(self.nid, true, false, cause, None);
         log::not_connected(self.nid, cause, noted);
-        conn_stats::no_conn(self.ni.nid, self.nid, cause, None);
+        conn_trace::no_conn(self.ni.nid, self.nid, cause, None);
         self.not_begun(turn, cause);
     }
 

@@ -1,66 +1,79 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! List of messages of a peer that wait for a connection, with the timer of [`super::pending_timeout`].
+//! Timer that fails messages of a peer that have waited too long for a connection; [`crate::policy::pending_timeout`]
+//! defines the limit.
 //!
-//! Context: the peer lock is held, except for [`Peer::cancel_pending_timer`].
+//! The timer depends on nothing else: not on an attempt of this node (a peer that sends requests all the time and never
+//! continues leaves none), not on the turn of a worker (a worker may wait for minutes behind a device that hangs), not
+//! on a retry. While messages wait, the timer runs once a second: LNet, which deletes an NI, waits for its messages,
+//! too, and these must not wait for the pause before another attempt.
+//!
+//! Context: the timer is a delayed work item on a queue where a waiting item delays no other item. It is armed with the
+//! peer lock held.
+//!
+//! # Invariants
+//!
+//! While messages wait in a peer that is in its table, the timer is armed, or is running and has not taken the lock
+//! yet. It is armed only for such a peer; the code that takes a peer from the table cancels the timer afterwards.
 
 use kernel::{
-    prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    workqueue::WorkItem, //
 };
 
 use super::{
     Connection,
     Peer,
     PeerInner,
-    PENDING,
-    RECHECK_MS, //
+    PENDING, //
 };
 use crate::{
-    lnd::pending::Pending,
-    policy::pending_timeout::PendingTimeout,
-    rdma::work, //
+    policy::{
+        link_state::SendPolicy,
+        pending_timeout::PeerProgress, //
+    },
+    proto::cause::Cause,
+    rdma::work::NofsScope, //
 };
 
-impl<C: Connection> work::DelayedItem<PENDING> for Peer<C> {
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
+impl<C: Connection> WorkItem<PENDING> for Peer<C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let expired = this.with(|inner| {
+            let expired = inner.pending.take_expired(this.pending_limit_ms(inner));
+            this.arm_pending_timer(inner);
+            expired
+        });
+        let n = expired.len();
+        if n > 0 {
+            let cause = this.missing_cause();
+            this.ni.close_stats.messages(cause, n);
+            expired.fail(cause);
+        }
+        if !this.ni.is_listed() {
+            this.drop_pending();
+        }
     }
 }
 
 impl<C: Connection> Peer<C> {
-    /// Keeps a message behind all others or, if it has waited before (`again`), in front of them.
-    pub(super) fn keep(
-        self: &Arc<Self>,
-        inner: &mut PeerInner<C>,
-        pending: KBox<Pending>,
-        again: bool,
-    ) {
-        if again {
-            inner.pending.push_front(pending);
-        } else {
-            inner.pending.push_back(pending);
+    /// Returns why messages that waited too long had no connection: a peer that could not be asked is not blamed.
+    fn missing_cause(&self) -> Cause {
+        match self.ni.passage() {
+            SendPolicy::Open => Cause::DeadlineConnecting,
+            SendPolicy::Hold | SendPolicy::Refuse => self.ni.way(|way| way.why()),
         }
-        self.arm_pending_timer(inner);
     }
 
-    /// Arms the timer, unless it is armed, or no message waits.
-    pub(super) fn arm_pending_timer(self: &Arc<Self>, inner: &PeerInner<C>) {
-        if inner.gone || inner.pending.is_empty() {
-            return;
-        }
-        let ms = self.pending_timeout().look_in_ms(inner.pending.waited_ms());
-        let ms = ms.min(RECHECK_MS);
-        let _ = work::queue_delayed::<Self, PENDING>(self.clone(), ms);
-    }
-
-    /// Cancels the timer of a peer that is out of its table, because no message waits any more.
-    pub(super) fn cancel_pending_timer(self: &Arc<Self>) {
-        let _ = work::cancel::<Self, PENDING>(self);
-    }
-
-    /// Returns the limit for messages that wait for a connection.
-    pub(super) fn pending_timeout(&self) -> PendingTimeout {
-        PendingTimeout::new(self.ni.pending_limit_ms(), self.ni.message_limit_ms())
+    /// Returns how long a message may wait for a connection, in milliseconds.
+    fn pending_limit_ms(&self, inner: &PeerInner<C>) -> i64 {
+        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
+        self.pending_timeout().limit_ms(PeerProgress {
+            in_line: inner.place.waits(),
+            called_ms_ago: (inner.called_ms != 0).then_some(since),
+            under_way: inner.policy.is_under_way(),
+        })
     }
 }

@@ -6,5 +6,5 @@ pub(crate) mod close_log;
 pub(crate) mod closed_counters;
 mod conn_counter_table;
 pub(crate) mod conn_counters;
-pub(crate) mod conn_stats;
+pub(crate) mod conn_trace;
 pub(crate) mod latency;

@@ -40,7 +40,7 @@ mod gather;
 mod monotonic_check;
 mod scale;
 mod scenario;
-mod slow_component;
+mod slow_component_isolation;
 mod true_counts_check;
 
 use gather::Sum;
@@ -192,7 +192,7 @@ fn worker(o: &Options, status: &str) -> ! {
 /// Runs each world in which one component is slow, with some seeds; the last line is the sum.
 fn slowly(o: &Options) -> i32 {
     let (mut passed, mut failed) = (0, 0);
-    for (name, run) in slow_component::WORLDS {
+    for (name, run) in slow_component_isolation::WORLDS {
         for seed in o.from..o.from + o.count.unwrap_or(8) {
             let end = run(seed);
             match end.failed {

@@ -11,8 +11,8 @@ use crate::{
     lnd::conn::rx::Rx,
     policy::queue_sizes,
     proto::{
-        constants::QueueDepth, //
-        credits::NOOPS_MAX,
+        constants::QueueDepth,
+        credits::NOOPS_MAX, //
     },
     rdma::buf::{
         BufAllocator,

@@ -7,7 +7,7 @@
 use crate::{
     lnd::conn::{
         transfer::Transfer,
-        transfer_done::{
+        transfer_end::{
             Completed,
             TransferEnd, //
         }, //

@@ -58,7 +58,7 @@ use crate::{
                 Count,
                 Counts, //
             },
-            conn_stats::ConnStats, //
+            conn_trace::ConnStats, //
         },
         timestamp::Timestamp, //
     },
@@ -90,17 +90,17 @@ use crate::{
 pub(super) mod buf_pool;
 pub(super) mod fast_path;
 pub(super) mod finished_tx;
-mod flush;
-mod free_tx_slot;
 mod post;
 mod pump;
 pub(super) mod qp_handle;
 pub(super) mod receive;
+mod ring_doorbell;
 mod sent;
 pub(super) mod snapshot;
 mod tx_slot;
 pub(super) mod tx_table;
 pub(super) mod tx_table_grow;
+mod vacant_tx_slot;
 
 /// Arguments of [`Qp::drain`].
 pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);

@@ -14,7 +14,7 @@ use crate::{
         conn::rx::RxConn,
         stats::{
             conn_counters::Count,
-            conn_stats::StallReason, //
+            conn_trace::StallReason, //
         },
         timestamp::Timestamp, //
     },

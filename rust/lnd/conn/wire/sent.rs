@@ -13,7 +13,7 @@ use crate::{
         conn::rx::RxConn,
         stats::{
             conn_counters::Count,
-            conn_stats::ConnStats, //
+            conn_trace::ConnStats, //
         },
         timestamp::Timestamp, //
     },

@@ -8,9 +8,9 @@
 //! # Invariants
 //!
 //! - The cell of a slot is in use iff its transfer is `Some`, except between [`TxTable::alloc`] and
-//!   [`FreeTxSlot::fill`] or [`FreeTxSlot::post`], which run under one lock. A filled slot is put into its queue by
+//!   [`VacantTxSlot::fill`] or [`VacantTxSlot::post`], which run under one lock. A filled slot is put into its queue by
 //!   [`TxTable::queue`], under the same lock; a posted one is in no queue.
-//! - Only this file and [`super::free_tx_slot`] change a cell, so that every request of a step is executed.
+//! - Only this file and [`super::vacant_tx_slot`] change a cell, so that every request of a step is executed.
 
 use kernel::prelude::*;
 
@@ -19,9 +19,9 @@ use super::{
         FinishedTx,
         TakenTx, //
     },
-    free_tx_slot::FreeTxSlot,
     tx_slot::TxSlot,
-    tx_table_grow::TxTableGrow, //
+    tx_table_grow::TxTableGrow,
+    vacant_tx_slot::VacantTxSlot, //
 };
 use crate::{
     lnd::{
@@ -92,9 +92,9 @@ impl TxTable {
 
     /// Takes a free place for `op`, to be filled or released at once. `None`: there is none.
     #[inline(always)]
-    pub(super) fn alloc(&mut self, op: Op) -> Option<FreeTxSlot<'_>> {
+    pub(super) fn alloc(&mut self, op: Op) -> Option<VacantTxSlot<'_>> {
         let id = self.queues.alloc(&mut self.slots, op)?;
-        Some(FreeTxSlot::new(
+        Some(VacantTxSlot::new(
             (id.index, Cookie(id.cookie(self.mask))),
             self.queues.is_empty(),
             self.slots.get_mut(usize::from(id.index))?,

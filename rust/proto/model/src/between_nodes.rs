@@ -21,15 +21,15 @@ use crate::{
         Qp, //
     },
     life::Budget,
-    node::Node,
-    our_end::Work,
-    search::Fault,
-    wire::{
+    messages::{
         other,
         Body,
         Msg,
         Side, //
-    }, //
+    },
+    node::Node,
+    our_end::Work,
+    search::Fault, //
 };
 
 /// A message of the connection manager.

@@ -45,19 +45,19 @@ use crate::{
         World, //
     },
     credit::Kind,
-    our_end::{
-        Ours,
-        Transfer,
-        Work, //
-    },
-    search::Fault,
-    wire::{
+    messages::{
         other,
         Body,
         Msg,
         Names,
         Side, //
-    }, //
+    },
+    our_end::{
+        Ours,
+        Transfer,
+        Work, //
+    },
+    search::Fault, //
 };
 
 /// Work of the control worker, in order.

@@ -27,6 +27,13 @@ use ro2iblnd_proto::{
 
 use crate::{
     ko2::Ko2,
+    messages::{
+        other,
+        Body,
+        Msg,
+        Names,
+        Side, //
+    },
     our_end::{
         Ours,
         Transfer, //
@@ -34,13 +41,6 @@ use crate::{
     search::{
         Fault,
         Model, //
-    },
-    wire::{
-        other,
-        Body,
-        Msg,
-        Names,
-        Side, //
     }, //
 };
 

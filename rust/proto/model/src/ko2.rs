@@ -11,14 +11,14 @@
 use std::collections::VecDeque;
 
 use crate::{
-    search::Fault,
-    wire::{
+    messages::{
         other,
         Body,
         Msg,
         Names,
         Side, //
-    }, //
+    },
+    search::Fault, //
 };
 
 /// State of a tx descriptor.

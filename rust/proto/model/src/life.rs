@@ -32,14 +32,14 @@ use crate::{
     },
     conn::Qp,
     credit::Kind,
+    messages::{
+        Names,
+        Side, //
+    },
     node::Node,
     search::{
         Fault,
         Model, //
-    },
-    wire::{
-        Names,
-        Side, //
     }, //
 };
 

@@ -59,11 +59,11 @@ use crate::{
         TODO, //
     },
     credit::Kind,
-    search::Fault,
-    wire::{
+    messages::{
         other,
         Side, //
-    }, //
+    },
+    search::Fault, //
 };
 
 /// `lnd::peer::Peer`.

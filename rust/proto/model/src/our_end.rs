@@ -33,13 +33,13 @@ use ro2iblnd_proto::{
 };
 
 use crate::{
-    search::Fault,
-    wire::{
+    messages::{
         Body,
         Msg,
         Names,
         Side, //
-    }, //
+    },
+    search::Fault, //
 };
 
 /// Purpose of a work request.

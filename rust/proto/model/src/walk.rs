@@ -9,13 +9,13 @@ use crate::{
         Config,
         Step, //
     },
+    messages::{
+        other,
+        Body, //
+    },
     search::{
         Fault,
         Model, //
-    },
-    wire::{
-        other,
-        Body, //
     }, //
 };
 

@@ -6,16 +6,16 @@
 use std::collections::VecDeque;
 
 use ro2iblnd_model::{
+    messages::{
+        Body,
+        Msg, //
+    },
     our_end::{
         Ours,
         Transfer,
         VIOLATION, //
     },
-    walk::Random,
-    wire::{
-        Body,
-        Msg, //
-    }, //
+    walk::Random, //
 };
 use ro2iblnd_proto::{
     cause::Cause,

@@ -20,8 +20,8 @@ use crate::{
         k::*,
         r::*, //
     },
+    fixed_hash::Map,
     lock,
-    maps::Map,
     mem,
     rng::Rng,
     sched,

@@ -19,8 +19,8 @@ use crate::{
         r::*, //
     },
     dma,
+    fixed_hash::Map,
     lock,
-    maps::Map,
     mem,
     sched::{
         self,

@@ -17,11 +17,11 @@ use std::{
 
 use crate::{
     decl::k::*,
-    lock,
-    maps::{
+    fixed_hash::{
         Hash,
         Map, //
     },
+    lock,
     sched,
     world::{
         self,

@@ -20,7 +20,7 @@ use std::{
 use crate::{
     byzantine,
     decl::r::*,
-    maps::Map,
+    fixed_hash::Map,
     mem,
     sched::{
         self,

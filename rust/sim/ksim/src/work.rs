@@ -12,8 +12,8 @@ use std::collections::{
 
 use crate::{
     decl::k::*,
+    fixed_hash::Map,
     lock,
-    maps::Map,
     sched::{
         self,
         Tid,

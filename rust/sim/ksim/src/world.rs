@@ -22,10 +22,10 @@ use crate::{
         r::*, //
     },
     dma,
+    fixed_hash::Map,
     kernel_core,
     lnet,
     lock,
-    maps::Map,
     mem,
     rng::Rng,
     sched::{

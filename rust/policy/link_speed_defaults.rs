@@ -36,7 +36,7 @@ const GATHER_LEAST: u16 = 16;
 
 /// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has. 1 MiB
 /// in pages of 4 KiB needs 9 WRITEs with 30 elements, 12 with 23, 17 with 16. With 23 the send queue
-/// takes half of the memory on mlx5 (tests/queue_memory.rs); `wrq_sge=23` sets that.
+/// takes half of the memory on mlx5 (tests/adapter_queue_memory.rs); `wrq_sge=23` sets that.
 const GATHER: u16 = 30;
 
 /// Largest number of gather elements that can be configured.
@@ -163,7 +163,7 @@ pub fn gather(device_max: u32, wanted: Option<u32>) -> u16 {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_link_defaults))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_link_speed))]
 mod tests {
     use super::*;
 

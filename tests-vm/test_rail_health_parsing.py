@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Parsing of lnetctl's output about NIs in rails.py."""
+"""Parsing of lnetctl's output about NIs in rail_health.py."""
 
-from rails import healths
+from rail_health import healths
 
 NET = """net:
 -     net type: lo

@@ -15,7 +15,7 @@ TOOLS = re.compile(r"warning: (pahole version|the compiler) differs")
 
 
 @pytest.mark.parametrize("series", ["5.10", "6.1"])
-def test_oldest_kernels(series):
+def test_build_oldest_kernels(series):
     """The build is complete, as a user builds it, for exactly this kernel, and uses only exported symbols."""
     directory = stock("fetch", series)
     built = stock("build", series)

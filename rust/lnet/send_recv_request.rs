@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     bindings,
-    rdma::page_vec::PageVec, //
+    rdma::page_frags::PageVec, //
 };
 
 /// Type of an LNet message (`enum lnet_msg_type`).

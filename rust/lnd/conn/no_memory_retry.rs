@@ -11,10 +11,10 @@ use kernel::{
 };
 
 use super::{
-    memory_queue::WaitingMsg,
+    no_memory_queue::WaitingMsg,
     recv,
     send,
-    transfer_done::TransferEnd,
+    transfer_end::TransferEnd,
     Conn,
     SHORTAGE, //
 };

@@ -7,13 +7,13 @@
 //! the credit as well. Both are shown here, with the counters of the driver as one end.
 
 use ro2iblnd_proto::{
-    constants::QueueDepth, //
+    constants::QueueDepth,
     credits::{
         Cost,
         CreditError,
         Credits,
         Repost, //
-    },
+    }, //
 };
 
 const DEPTH: u16 = 8;

@@ -6,7 +6,7 @@
 use ro2iblnd_proto::{
     constants::QueueDepth,
     policy::{
-        link_defaults,
+        link_speed_defaults,
         queue_sizes, //
     }, //
 };
@@ -32,7 +32,7 @@ impl Caps {
         let depth = QueueDepth::new(depth).expect("a depth");
         Self {
             wrs: u64::from(queue_sizes::send_queue(depth, 1, 32768)) + DRAIN_WRS,
-            sges: link_defaults::gather(max_sge, wrq_sge).into(),
+            sges: link_speed_defaults::gather(max_sge, wrq_sge).into(),
             inline,
         }
     }

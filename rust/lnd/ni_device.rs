@@ -42,10 +42,6 @@ use super::{
     },
     hca::Hca,
     index_walk::IndexWalks,
-    listen_addr::{
-        IfaceUser,
-        Ifaces, //
-    },
     log,
     ni::Ni,
     peer::Peers,
@@ -53,7 +49,11 @@ use super::{
         self,
         PendingDeviceEvents, //
     },
-    reconfigure, //
+    reconfigure,
+    shared_listeners::{
+        IfaceUser,
+        Ifaces, //
+    }, //
 };
 use crate::{
     lnet::{

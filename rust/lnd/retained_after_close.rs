@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests of closed connections that LNet still retains, counted by address; [`crate::policy::retained_rx`] has the
-//! rule.
+//! Requests of closed connections that LNet still retains, counted by address; [`crate::policy::retained_after_close`]
+//! has the rule.
 //!
 //! Context: any; no lock is needed.
 
@@ -9,7 +9,7 @@ use kernel::prelude::*;
 
 use crate::{
     policy::{
-        retained_rx::{
+        retained_after_close::{
             are_too_many,
             PARTS, //
         },

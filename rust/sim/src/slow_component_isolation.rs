@@ -327,8 +327,8 @@ fn fails(seed: u64) -> End {
     })
 }
 
-/// Lets a message fail when its connection is established, and LNet be slow with it, while a message to the same peer is
-/// sent.
+/// Lets a message fail when its connection is established, and LNet be slow with it, while a message to the same peer
+/// is sent.
 fn waited(seed: u64) -> End {
     let mut plan = Plan::calm(2);
     plan.slow_failures = 20 * SEC;

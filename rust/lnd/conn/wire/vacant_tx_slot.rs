@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Free place for a transmit.
-pub(super) struct FreeTxSlot<'a> {
+pub(super) struct VacantTxSlot<'a> {
     index: u16,
     cookie: Cookie,
     /// No transmit is queued.
@@ -24,7 +24,7 @@ pub(super) struct FreeTxSlot<'a> {
     slot: &'a mut TxSlot,
 }
 
-impl<'a> FreeTxSlot<'a> {
+impl<'a> VacantTxSlot<'a> {
     /// Creates the slot with that number, for a transmit of that name. `alone`: no other is queued.
     #[inline(always)]
     pub(super) fn new((index, cookie): (u16, Cookie), alone: bool, slot: &'a mut TxSlot) -> Self {
@@ -73,8 +73,8 @@ impl<'a> FreeTxSlot<'a> {
         self.index
     }
 
-    /// Stores a transmit that is being posted. [`FreeTxSlot::pushed`] follows; if its work request cannot be pushed, it
-    /// ends with the connection.
+    /// Stores a transmit that is being posted. [`VacantTxSlot::pushed`] follows; if its work request cannot be pushed,
+    /// it ends with the connection.
     #[inline(always)]
     pub(super) fn post(&mut self, transfer: Transfer) {
         self.slot.transfer = Some(transfer);
