@@ -71,6 +71,8 @@ def main():
     unknown = [name for name in args.case if name not in CASES]
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}")
+    if not os.path.exists(f"{args.built}/ro2iblnd.ko"):
+        parser.error(f"no {args.built}/ro2iblnd.ko: make bench-module")
     if (args.check or args.save) and judge.has_hooks(f"{args.built}/ro2iblnd.ko"):
         parser.error("this module has hooks for tests (TEST_MODULES=1, KUNIT_TESTS=1): make bench-module")
     cases = args.case or (CHEAP if args.check else list(CASES))
