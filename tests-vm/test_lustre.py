@@ -194,6 +194,47 @@ def test_conns_per_peer(nodes, pairing, conns):
         assert len(found) == conns[0]
 
 
+def test_more_connections_than_are_taken(nodes):
+    """ko2iblnd asks for 64 connections, of which ro2iblnd takes 32: these carry the traffic, and the requests for the
+    others do not become a storm."""
+    a, b = up((KO, OURS), nodes, options=("--conns-per-peer 64", ""))
+    ping_until(a, b, 60)
+    began = time.monotonic()
+    traffic(a, b, FEW_CELLS, seconds=5)
+    for _ in range(10):
+        assert_ping(a, b)
+    took = time.monotonic() - began
+    found = [line for line in b.conns() if line.startswith(f"{a.nid} ")]
+    causes = b.sh(f"grep of=refused /sys/kernel/debug/ro2iblnd/{b.nid}")
+    refused = int(re.search(r"\bTooMany=(\d+)", causes)[1])
+    print(f"{len(found)} connections, {refused} requests refused in {took:.0f} s")
+    assert len(found) == 32
+    assert 0 < refused < 8 * took
+
+
+@pytest.mark.parametrize("pairing", [(OURS, OURS), (OURS, KO)], ids=names)
+def test_health_of_an_ni_whose_peer_disconnects(nodes, pairing):
+    """A peer that closes its connections all the time does not lower the health of the NI, which LNet would avoid or
+    mark down."""
+    a, b = up(pairing, nodes)
+    assert_ping(a, b)
+    loads = [a.guest.spawn(f"while :; do {a.ping_command(b.nid, 5)} >>/tmp/pings; done") for _ in range(4)]
+    lowest = 1000
+    for _ in range(15):
+        b.sh(f"for i in $(seq 20); do lctl --net {lustre.NET} disconnect {a.nid}; sleep 0.02; done", 120)
+        shown = a.net_show("-v 3")
+        ours = shown[shown.index(a.nid) :]
+        assert "status: up" in ours
+        lowest = min(lowest, int(re.search(r"health value: (\d+)", ours)[1]))
+    for load in loads:
+        load.kill()
+    answered = int(a.sh("grep -c primary /tmp/pings || true"))
+    closed = re.search(r"of=closed .*", a.sh(f"grep of=closed /sys/kernel/debug/ro2iblnd/{a.nid}"))[0]
+    closed = sum(map(int, re.findall(r"=(\d+)", closed)))
+    print(f"{closed} connections closed, {answered} pings answered, lowest health {lowest}")
+    assert closed >= 20 and answered >= 20 and lowest >= 900
+
+
 @pytest.mark.parametrize(("depth", "count"), [(8, 64), (32, 16)])
 @pytest.mark.skipif(bool(PEER), reason="beside ko2iblnd of the same release")
 def test_memory_of_a_connection(tree, workdir, depth, count):
