@@ -345,8 +345,8 @@ impl WireMsg<'_> {
     }
 }
 
-/// Returns the body of a message that [`decode`] has read before, from the same bytes, without another check of its
-/// header, its checksum, and its descriptor.
+/// Returns the body of a message with these facts, from the same bytes, without another check of its header and its
+/// checksum; of its descriptor only if the facts have none.
 #[inline(always)]
 pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     let msg = buf

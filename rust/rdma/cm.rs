@@ -296,7 +296,7 @@ impl<H: CmHandler> CmId<H> {
         unsafe { reject(self.id.as_raw(), private_data) }
     }
 
-    /// Takes the lock and calls [`CmLocked::route_check`].
+    /// Takes the lock and calls [`CmLocked::reachability`].
     pub(crate) fn reachability(&self) -> Reachability {
         self.lock().reachability()
     }

@@ -16,7 +16,7 @@
 //! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: from one to those of a device |
 //! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests |
 //! | [`wr_id`], [`drain`] | numbers of work requests, and the drain |
-//! | [`qp_shared`] | the part of a QP that completions need |
+//! | [`qp_completion_context`] | the part of a QP that completions need |
 //! | [`completion_receiver`], [`wc_dispatch`] | completions of a poll, and their receiver |
 //! | [`qp_handler`] | callbacks to the owner of a QP |
 //! | [`cq`] | the completion queue |

@@ -198,7 +198,8 @@ impl MrPool {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if one region cannot cover it: then the region is idle again. `ENODEV` if the regions are destroyed.
+    /// `EINVAL` if one region cannot cover it, or the provider's error: then the region is idle again. `ENODEV` if the
+    /// regions are destroyed.
     pub(super) fn map(&self, taken: TakenMr, sg: SgRef) -> Result<Mr<Mapped>> {
         let mut taken = taken;
         let nob = sg.nob();

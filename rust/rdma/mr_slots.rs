@@ -80,7 +80,7 @@ struct Entry {
     sg: Option<SgRef>,
     // The region of this slot went to another pool.
     is_vacant: bool,
-    // Key of the region, and whether it is used, at the last call of `remove_unused`: both change with each use.
+    // Key of the region, and whether it is used, at the last call of `remove_unused`: each use changes one of them.
     last_seen: Option<(u32, bool)>,
 }
 
@@ -164,7 +164,7 @@ impl MrSlots {
         core::mem::swap(&mut self.free, &mut larger.free);
     }
 
-    /// Adds a slot for the region, outside of which the region is. Gives the region back if there is no room.
+    /// Adds a slot for the region, and returns the region as taken out of it. Gives it back if there is no room.
     pub(super) fn add(&mut self, mr: DetachedMr) -> Result<TakenMr, DetachedMr> {
         let hole = self.entries.iter().position(|e| e.is_vacant);
         let at = hole.unwrap_or(self.entries.len());

@@ -95,7 +95,7 @@ pub(crate) enum MapMrError {
     /// There is no region: `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that the driver may have of the device;
     /// otherwise the error of the allocation.
     NoRegion(Error),
-    /// `EINVAL` if one region cannot cover the list, `ENODEV` if the regions are destroyed.
+    /// `EINVAL` if one region cannot cover the list, `ENODEV` if the regions are destroyed, or the provider's error.
     Map(Error),
 }
 

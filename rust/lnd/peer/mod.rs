@@ -7,8 +7,8 @@
 //!
 //! This file uses connections only through the trait [`Connection`].
 //!
-//! Messages keep their order: while any message waits here, new messages wait behind it. The blocking worker of the
-//! first connection hands the waiting messages over before other messages may use the connection ([`send`]).
+//! Messages that wait keep their order. The blocking worker of the first connection hands them over, or the sender of a
+//! new message ([`send`]). Meanwhile other new messages use the connection directly: LNet relies on no order.
 //!
 //! Context: process. The peer lock is a plain spin lock and is never held together with the lock of a connection.
 
@@ -259,6 +259,8 @@ pub(crate) struct PeerInner<C> {
     policy: Policy,
     conns: ConnList<C>,
     pending: PendingList,
+    /// A thread is handing over the messages of `pending`.
+    flushing: bool,
     /// The peer is out of the table: a new message needs a new peer object.
     gone: bool,
     /// Cause of the last end of a connection or attempt.
@@ -312,6 +314,7 @@ impl<C: Connection> Peer<C> {
             policy: Policy::new(known),
             conns: ConnList::EMPTY,
             pending: PendingList::EMPTY,
+            flushing: false,
             gone: false,
             last_cause: None,
             heard_ms: ni.now_ms(),
@@ -419,5 +422,15 @@ impl<C: Connection> Peer<C> {
                 f(&conn);
             }
         }
+    }
+}
+
+impl<C: Connection> PeerInner<C> {
+    /// Returns the next connection to use; none while older messages wait and no thread hands them over.
+    fn pick(&mut self) -> Option<Arc<C>> {
+        if !self.pending.is_empty() && !self.flushing {
+            return None;
+        }
+        self.conns.pick()
     }
 }

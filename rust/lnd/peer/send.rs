@@ -69,14 +69,14 @@ impl<C: Connection> Peers<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// Returns the connection for the next message of LNet, which may overtake messages that still wait: LNet relies on
-    /// no order. Process context; the caller may be in a read section of the map of peers.
+    /// Returns the connection for the next message of LNet; none if there is no connection, or if the caller must hand
+    /// over older messages first. Process context; the caller may be in a read section of the map of peers.
     #[inline]
     pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();
         match inner.gone {
             true => None,
-            false => inner.conns.pick(),
+            false => inner.pick(),
         }
     }
 
@@ -144,36 +144,65 @@ impl<C: Connection> Peer<C> {
         Ok(())
     }
 
-    /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits.
+    /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits. Does
+    /// nothing if another thread does this.
     pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
-        let mut next = self.flush_over(conn, usize::MAX);
+        let mut failed = KVec::new();
+        let mut next = self.flush_over(conn, usize::MAX, &mut failed);
         // Not by recursion: all of many connections may be closed and still be listed.
         while let Some(conn) = next {
-            next = self.flush_over(&conn, usize::MAX);
+            next = self.flush_over(&conn, usize::MAX, &mut failed);
         }
+        self.lose(failed);
     }
 
     /// Hands messages over like [`Peer::flush`], in the blocking worker of `conn`, which delays the close of `conn`. If
     /// `conn` is closed, only the messages that wait at that moment go over the next connection. Later messages are
     /// sent by their senders, or when `conn` is released.
     pub(super) fn flush_own(self: &Arc<Self>, conn: &Arc<C>) {
-        let mut next = self.flush_over(conn, usize::MAX);
+        let mut failed = KVec::new();
+        let mut next = self.flush_over(conn, usize::MAX, &mut failed);
         while let Some(conn) = next {
             let waiting = self.with(|inner| inner.pending.len());
-            next = self.flush_over(&conn, waiting);
+            next = self.flush_over(&conn, waiting, &mut failed);
         }
+        self.lose(failed);
     }
 
-    /// Hands up to `most` messages to `conn` alone. Returns the connection to continue with if `conn` is closed.
-    fn flush_over(self: &Arc<Self>, conn: &Arc<C>, most: usize) -> Option<Arc<C>> {
+    /// Hands up to `most` messages to `conn` alone, unless another thread hands messages over. Returns the connection
+    /// to continue with if `conn` is closed. The caller finalizes the messages in `failed`: LNet may be slow with them,
+    /// and others wait.
+    fn flush_over(
+        self: &Arc<Self>,
+        conn: &Arc<C>,
+        most: usize,
+        failed: &mut KVec<(Message, Error)>,
+    ) -> Option<Arc<C>> {
+        if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
+            return None;
+        }
         for _ in 0..most {
-            let pending = self.with(|inner| inner.pending.pop_front())?;
+            let pending = {
+                let mut inner = self.inner.lock();
+                match inner.pending.pop_front() {
+                    Some(pending) => pending,
+                    None => {
+                        inner.flushing = false;
+                        return None;
+                    }
+                }
+            };
             let since = pending.since();
             let (msg, req) = KBox::into_inner(pending).into_parts();
             match conn.send(msg, &req) {
                 Ok(()) => {}
                 Err(NotSent::Failed(msg, e)) => {
-                    self.lose_one(msg, Cause::Local(e.to_errno()));
+                    let _ = failed.reserve(1, GFP_NOWAIT);
+                    if failed.len() < failed.capacity() {
+                        let _ = failed.push_within_capacity((msg, e));
+                    } else {
+                        self.lose_one(msg, Cause::Local(e.to_errno()));
+                    }
                 }
                 Err(NotSent::Closed(msg)) => {
                     let back = Pending::again(msg, &req, since);
@@ -182,6 +211,7 @@ impl<C: Connection> Peer<C> {
                     {
                         let mut inner = self.inner.lock();
                         inner.conns.unpublish(conn);
+                        inner.flushing = false;
                         match back {
                             // The peer was forgotten while the message was on its way to the connection. Treated like a
                             // new message of LNet.
@@ -204,6 +234,7 @@ impl<C: Connection> Peer<C> {
                 }
             }
         }
+        self.with(|inner| inner.flushing = false);
         None
     }
 
@@ -233,6 +264,14 @@ impl<C: Connection> Peer<C> {
             self.attempt();
         }
         flusher
+    }
+
+    /// Finalizes messages with their errors, as [`Self::lose_one`].
+    fn lose(&self, failed: KVec<(Message, Error)>) {
+        let mut failed = failed;
+        for (msg, e) in failed.drain_all() {
+            self.lose_one(msg, Cause::Local(e.to_errno()));
+        }
     }
 
     /// Finalizes a message with `cause`, because LNet does not resend a message that the driver did not take.

@@ -337,11 +337,14 @@ fn waited(seed: u64) -> End {
         up(1, 1);
         // The pages of a large message cannot be mapped.
         w().maps.refuses = Some((world::device(0, 0) as usize, EREMOTEIO));
-        done_on(0, "user", || {
+        let waits = on(0, "user", || {
             let to = lnet::nid_of(world::ip(1, 0));
             let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 5000, false);
+            let behind = "a message waits behind another one that LNet is slow with";
+            send(ni(0, 0), world::ip(1, 0), 2 * SEC, behind);
         });
         within(60 * SEC, "the message does not fail", || w().lnet.slow != 0);
+        sched::join(waits);
         done_on(0, "user", || {
             let late = "a message waits for another one of its peer that LNet is slow with";
             send(ni(0, 0), world::ip(1, 0), SOON, late);
