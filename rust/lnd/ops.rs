@@ -34,6 +34,7 @@ use super::{
     },
     ni_device::NiDevice,
     peer::{
+        send as peer_send,
         Connection,
         NotSent,
         Peer, //
@@ -181,6 +182,10 @@ impl Lnd for O2ib {
             match conn.send(msg, req) {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
+                Err(NotSent::Lost(msg, cause)) => {
+                    peer_send::fail_msg(this.ni(), msg, cause);
+                    return Ok(());
+                }
                 Err(NotSent::Closed(back)) => msg = back,
             }
         }

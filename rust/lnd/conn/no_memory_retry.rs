@@ -75,12 +75,14 @@ fn send_again(conn: &Arc<Conn>, unsent: WaitingMsg) {
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
         return conn.give_up(TransferEnd::unsent(msg), Cause::NoResources);
     }
-    let sent = match send::send(conn, msg, &req) {
-        Ok(()) => Ok(()),
-        Err(NotSent::Closed(msg)) => conn.peer.peers.send(conn.nid(), msg, &req),
-        Err(NotSent::Failed(msg, e)) => Err((msg, e)),
+    let (msg, cause) = match send::send(conn, msg, &req) {
+        Ok(()) => return,
+        Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, &req) {
+            Ok(()) => return,
+            Err((msg, e)) => (msg, Cause::Local(e.to_errno())),
+        },
+        Err(NotSent::Failed(msg, e)) => (msg, Cause::Local(e.to_errno())),
+        Err(NotSent::Lost(msg, cause)) => (msg, cause),
     };
-    if let Err((msg, e)) = sent {
-        peer_send::fail_msg(&conn.ni, msg, Cause::Local(e.to_errno()));
-    }
+    peer_send::fail_msg(&conn.ni, msg, cause);
 }

@@ -19,10 +19,7 @@ use super::{
     rdma_target::Limits,
     submit::SubmitError,
     transfer::Transfer,
-    transfer_end::{
-        Owner,
-        TransferEnd, //
-    },
+    transfer_end::Owner,
     wire::buf_pool::ReserveUse,
     Conn, //
 };
@@ -103,14 +100,14 @@ fn no_memory(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     }
 }
 
-/// Ends the message for `cause`; if the connection was closed meanwhile, another connection may take it.
+/// Returns the message, which is lost for `cause`; if the connection was closed meanwhile, another connection may take
+/// it.
 #[cold]
 fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
     if conn.with(|inner| !inner.state.is_up()) {
         return closed(msg);
     }
-    conn.give_up(TransferEnd::unsent(msg), cause);
-    Ok(())
+    Err(NotSent::Lost(msg, cause))
 }
 
 /// Returns the message of a closed connection: another connection may take it.

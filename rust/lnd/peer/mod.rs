@@ -88,8 +88,10 @@ const RECHECK_MS: u32 = 1000;
 pub(crate) enum NotSent {
     /// The connection is closed; another connection may take the message.
     Closed(Message),
-    /// The message cannot be sent at all; LNet finalizes it.
+    /// The message cannot be sent at all; LNet finalizes it, if it has not waited.
     Failed(Message, Error),
+    /// The message cannot be sent now; the caller finalizes it with this cause ([`send::fail_msg`]).
+    Lost(Message, Cause),
 }
 
 /// Reason why [`Peer::send`] did not take a message.

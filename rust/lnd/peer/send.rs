@@ -92,6 +92,10 @@ impl<C: Connection> Peer<C> {
             match conn.send(msg, req) {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
+                Err(NotSent::Lost(msg, cause)) => {
+                    self.lose_one(msg, cause);
+                    return Ok(());
+                }
                 Err(NotSent::Closed(back)) => {
                     msg = back;
                     self.unpublish(&conn);
@@ -176,7 +180,7 @@ impl<C: Connection> Peer<C> {
         self: &Arc<Self>,
         conn: &Arc<C>,
         most: usize,
-        failed: &mut KVec<(Message, Error)>,
+        failed: &mut KVec<(Message, Cause)>,
     ) -> Option<Arc<C>> {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
             return None;
@@ -197,13 +201,9 @@ impl<C: Connection> Peer<C> {
             match conn.send(msg, &req) {
                 Ok(()) => {}
                 Err(NotSent::Failed(msg, e)) => {
-                    let _ = failed.reserve(1, GFP_NOWAIT);
-                    if failed.len() < failed.capacity() {
-                        let _ = failed.push_within_capacity((msg, e));
-                    } else {
-                        self.lose_one(msg, Cause::Local(e.to_errno()));
-                    }
+                    self.lose_later(failed, msg, Cause::Local(e.to_errno()));
                 }
+                Err(NotSent::Lost(msg, cause)) => self.lose_later(failed, msg, cause),
                 Err(NotSent::Closed(msg)) => {
                     let back = Pending::again(msg, &req, since);
                     let mut late = None;
@@ -266,11 +266,21 @@ impl<C: Connection> Peer<C> {
         flusher
     }
 
-    /// Finalizes messages with their errors, as [`Self::lose_one`].
-    fn lose(&self, failed: KVec<(Message, Error)>) {
+    /// Adds a message to those that [`Self::lose`] finalizes; finalizes it at once if there is no memory.
+    fn lose_later(&self, failed: &mut KVec<(Message, Cause)>, msg: Message, cause: Cause) {
+        let _ = failed.reserve(1, GFP_NOWAIT);
+        if failed.len() < failed.capacity() {
+            let _ = failed.push_within_capacity((msg, cause));
+        } else {
+            self.lose_one(msg, cause);
+        }
+    }
+
+    /// Finalizes messages as [`Self::lose_one`].
+    fn lose(&self, failed: KVec<(Message, Cause)>) {
         let mut failed = failed;
-        for (msg, e) in failed.drain_all() {
-            self.lose_one(msg, Cause::Local(e.to_errno()));
+        for (msg, cause) in failed.drain_all() {
+            self.lose_one(msg, cause);
         }
     }
 

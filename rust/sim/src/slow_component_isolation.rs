@@ -56,7 +56,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 10] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 11] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -65,7 +65,8 @@ pub const WORLDS: [(&str, fn(u64) -> End); 10] = [
     }),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
-    ("a message that waited fails", waited),
+    ("a message that waited fails", |seed| waited(seed, false)),
+    ("a GET that waited has no region", |seed| waited(seed, true)),
     ("a kept message has no other buffer", kept),
     ("queue pair numbers repeat", boots),
     ("a DREQ is lost", loses_dreq),
@@ -329,17 +330,22 @@ fn fails(seed: u64) -> End {
 
 /// Lets a message fail when its connection is established, and LNet be slow with it, while a message to the same peer
 /// is sent.
-fn waited(seed: u64) -> End {
+fn waited(seed: u64, no_region: bool) -> End {
     let mut plan = Plan::calm(2);
     plan.slow_failures = 20 * SEC;
-    run(seed, plan, 64, || {
+    if no_region {
+        plan.nodes[0].max_mr = 0;
+    }
+    run(seed, plan, 64, move || {
         up(0, 1);
         up(1, 1);
-        // The pages of a large message cannot be mapped.
-        w().maps.refuses = Some((world::device(0, 0) as usize, EREMOTEIO));
+        if !no_region {
+            // The pages of a large message cannot be mapped.
+            w().maps.refuses = Some((world::device(0, 0) as usize, EREMOTEIO));
+        }
         let waits = on(0, "user", || {
             let to = lnet::nid_of(world::ip(1, 0));
-            let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 5000, false);
+            let _ = lnet::begin(ni(0, 0), lnet::GET, to, 5000, false);
             let behind = "a message waits behind another one that LNet is slow with";
             send(ni(0, 0), world::ip(1, 0), 2 * SEC, behind);
         });
