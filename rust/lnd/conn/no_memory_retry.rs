@@ -14,7 +14,6 @@ use super::{
     no_memory_queue::WaitingMsg,
     recv,
     send,
-    transfer_end::TransferEnd,
     Conn,
     SHORTAGE, //
 };
@@ -73,7 +72,7 @@ impl WorkItem<SHORTAGE> for Conn {
 fn send_again(conn: &Arc<Conn>, unsent: WaitingMsg) {
     let WaitingMsg { msg, req, since } = unsent;
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
-        return conn.give_up(TransferEnd::unsent(msg), Cause::NoResources);
+        return peer_send::fail_msg(&conn.ni, msg, Cause::NoResources);
     }
     let (msg, cause) = match send::send(conn, msg, &req) {
         Ok(()) => return,

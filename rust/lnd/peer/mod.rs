@@ -7,8 +7,8 @@
 //!
 //! This file uses connections only through the trait [`Connection`].
 //!
-//! Messages that wait keep their order. The blocking worker of the first connection hands them over, or the sender of a
-//! new message ([`send`]). Meanwhile other new messages use the connection directly: LNet relies on no order.
+//! Messages that wait keep their order. The blocking worker of a new connection hands them over, the sender of a new
+//! message, or a retry ([`send`]). Meanwhile other new messages use the connection directly: LNet relies on no order.
 //!
 //! Context: process. The peer lock is a plain spin lock and is never held together with the lock of a connection.
 
@@ -84,7 +84,7 @@ const PENDING: u64 = 2;
 /// Milliseconds between two checks of messages that wait for the link to come up.
 const RECHECK_MS: u32 = 1000;
 
-/// Reason why [`Connection::send`] did not take a request.
+/// Reason why [`Connection::send`] did not take a message.
 pub(crate) enum NotSent {
     /// The connection is closed; another connection may take the message.
     Closed(Message),
@@ -119,7 +119,8 @@ pub(crate) trait Connection:
     /// Starts the attempt if this node is the active side.
     fn start(self: &Arc<Self>);
 
-    /// Queues a message of LNet, and posts what credits allow. May sleep; re-entrant.
+    /// Queues a message of LNet, and posts what credits allow. Finalizes it in rare cases: memory of a GPU that cannot
+    /// be used, a GET without a reply. May sleep; re-entrant.
     fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent>;
 
     /// Closes the connection for `cause`, unless it is already closing.

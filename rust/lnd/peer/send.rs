@@ -3,6 +3,7 @@
 //! Messages of a peer: sent over one of its connections, or kept until there is one.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::Arc, //
 };
@@ -174,8 +175,8 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Hands up to `most` messages to `conn` alone, unless another thread hands messages over. Returns the connection
-    /// to continue with if `conn` is closed. The caller finalizes the messages in `failed`: LNet may be slow with them,
-    /// and others wait.
+    /// to continue with if `conn` is closed. The caller finalizes the messages in `failed`, because LNet may be slow
+    /// with them, and others wait; those without memory for that are finalized here.
     fn flush_over(
         self: &Arc<Self>,
         conn: &Arc<C>,
@@ -209,6 +210,7 @@ impl<C: Connection> Peer<C> {
                     let mut late = None;
                     let mut lost = None;
                     {
+                        // Under one lock, so that no other hand-over begins behind this message.
                         let mut inner = self.inner.lock();
                         inner.conns.unpublish(conn);
                         inner.flushing = false;
@@ -228,7 +230,7 @@ impl<C: Connection> Peer<C> {
                         }
                     }
                     if let Some(msg) = lost {
-                        self.lose_one(msg, Cause::NoResources);
+                        self.lose_later(failed, msg, Cause::NoResources);
                     }
                     return self.next_for_waiting();
                 }
@@ -268,7 +270,7 @@ impl<C: Connection> Peer<C> {
 
     /// Adds a message to those that [`Self::lose`] finalizes; finalizes it at once if there is no memory.
     fn lose_later(&self, failed: &mut KVec<(Message, Cause)>, msg: Message, cause: Cause) {
-        let _ = failed.reserve(1, GFP_NOWAIT);
+        let _ = failed.reserve(1, GFP_NOWAIT | __GFP_NOWARN);
         if failed.len() < failed.capacity() {
             let _ = failed.push_within_capacity((msg, cause));
         } else {
