@@ -92,7 +92,7 @@ enum Job {
 impl WorkItem<UPPER> for Conn {
     type Pointer = Arc<Self>;
 
-    // Memory is allocated below, in scopes of their own; LNet cares for its own allocations.
+    // Functions that allocate memory enter an allocation scope themselves; LNet passes GFP_NOFS.
     fn run(this: Arc<Self>) {
         let me = kernel::current!().pid();
         let began = Timestamp::now();
