@@ -13,7 +13,7 @@ use kernel::{
 use super::lnet_types::O2ib;
 use crate::{
     lnet::NiRef,
-    proto::broken_invariant::broken,
+    proto::broken,
     rdma::atomic::{
         Atomic,
         Relaxed, //

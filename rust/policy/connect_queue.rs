@@ -26,7 +26,7 @@ use core::ops::{
 };
 
 use super::salted_hash;
-use crate::proto::broken_invariant::broken;
+use crate::proto::broken;
 
 /// Attempts in flight at a time on an NI. A peer with several connections may exceed it. Small enough that no attempt
 /// spends its time limit waiting for the others: with 64 some did, on two emulated CPUs.

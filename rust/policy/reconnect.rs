@@ -10,7 +10,7 @@
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
 use crate::proto::{
-    broken_invariant::broken,
+    broken,
     constants::{
         MaxFrags,
         QueueDepth,

@@ -10,7 +10,7 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
-use crate::proto::broken_invariant::broken;
+use crate::proto::broken;
 
 /// Number of messages in flight from which on further messages wait for the next completion, and are posted together.
 /// With a smaller number the wire would be idle between two batches.

@@ -117,15 +117,11 @@ pub fn validate_conn_ack(private_data: &[u8], expected: &Expected) -> Result<Agr
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_conn_ack_check))]
 mod tests {
-    use super::super::{
-        encode::{
-            encode,
-            BodyOut, //
-        },
-        wire::{
-            ConnParams,
-            Envelope, //
-        }, //
+    use super::super::wire::{
+        encode,
+        BodyOut,
+        ConnParams,
+        Envelope, //
     };
     use super::*;
 

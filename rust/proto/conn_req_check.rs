@@ -136,7 +136,6 @@ pub fn parse_connreq(
         return Err(Refusal::new(RejectCause::ForeignSource));
     }
     Ok(ConnReq {
-        order: msg.order,
         src,
         src_stamp,
         dst,
@@ -235,11 +234,11 @@ mod tests {
             CONN_MSG_LEN,
             MAGIC_UNIFIED, //
         },
-        encode::{
+        wire::{
             encode_as,
-            BodyOut, //
-        },
-        wire::WireError, //
+            BodyOut,
+            WireError, //
+        }, //
     };
     use super::*;
 
@@ -266,7 +265,6 @@ mod tests {
         max_msg_size: 4096,
     };
     const REQ: ConnReq = ConnReq {
-        order: Order::Native,
         src: PEER,
         src_stamp: STAMP,
         dst: ME,
@@ -334,7 +332,7 @@ mod tests {
     fn good_requests_pass_in_both_orders() -> Result<(), WireError> {
         for order in [Order::Native, Order::Swapped] {
             let got = parse_connreq(&bytes(order, |_| ())?, &FROM, &STRICT);
-            assert_eq!(got, Ok(ConnReq { order, ..REQ }));
+            assert_eq!(got, Ok(REQ));
         }
         Ok(())
     }

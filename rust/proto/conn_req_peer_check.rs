@@ -88,7 +88,6 @@ mod tests {
     const PEER: Nid = Nid::new(0, 0x0a00_0002);
     const STAMP: u64 = 0x0006_4a1b_2c3d_4e5f;
     const REQ: ConnReq = ConnReq {
-        order: Order::Native,
         src: PEER,
         src_stamp: STAMP,
         dst: ME,

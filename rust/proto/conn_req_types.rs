@@ -5,17 +5,12 @@
 use super::{
     constants::QueueDepth,
     nid::Nid,
-    wire::{
-        ConnParams,
-        Order, //
-    }, //
+    wire::ConnParams, //
 };
 
 /// Well-formed request, not yet checked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ConnReq {
-    /// The requester's byte order.
-    pub order: Order,
     /// Requesting NI.
     pub src: Nid,
     /// Its incarnation.

@@ -23,16 +23,6 @@ pub const IMMEDIATE_MAX: usize = MSG_SIZE - IMMEDIATE_HEAD;
 pub const CONN_MSG_LEN: usize = 56;
 /// Bytes in a reject.
 pub const REJECT_LEN: usize = 24;
-/// Bytes in a PUT_REQ.
-pub const PUT_REQ_LEN: usize = 128;
-/// Bytes in a PUT_NAK, PUT_DONE or GET_DONE.
-pub const DONE_LEN: usize = 60;
-/// Bytes of a PUT_ACK before its fragments.
-pub const PUT_ACK_HEAD: usize = 72;
-/// Bytes of a GET_REQ before its fragments.
-pub const GET_REQ_HEAD: usize = 136;
-/// Bytes of one fragment in a descriptor.
-pub const FRAGMENT_LEN: usize = 12;
 /// Most fragments in a descriptor: 1 MiB in 4 KiB pages with an unaligned start.
 pub const FRAGS_MAX: u16 = 257;
 /// Most bytes in one LNet message.
@@ -43,15 +33,10 @@ pub const LNET_MTU: u32 = 1 << 20;
 pub const LNET_PIECES: u32 = 257;
 /// Receive buffers beyond those covered by credits, for NOOPs (version 2).
 pub const OOB_BUFFERS: u16 = 2;
-/// Largest queue depth: credits travel in one byte.
-pub const DEPTH_MAX: u16 = 255;
 /// Lost connection races after which the lower NID is let through (spec 4.8).
 pub const RACES_MAX: u8 = 20;
-/// Default port of the listener in `RDMA_PS_TCP`.
-pub const SERVICE_PORT: u16 = 987;
 
 const _: () = assert!(IMMEDIATE_MAX == 3976);
-const _: () = assert!(GET_REQ_HEAD + FRAGMENT_LEN * FRAGS_MAX as usize <= MSG_SIZE);
 
 /// Queue depth of a connection: how many messages may be under way in each
 /// direction before credits must come back.

@@ -22,7 +22,7 @@
 //! Context: any; the caller holds the connection's lock.
 
 use super::{
-    broken_invariant::broken,
+    broken,
     constants::QueueDepth, //
 };
 

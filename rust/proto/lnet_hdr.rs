@@ -6,14 +6,16 @@
 use core::fmt;
 
 use super::{
-    bytes::array_at,
     constants::{
         IMMEDIATE_MAX,
         LNET_MTU, //
     },
     nid::Nid,
-    rdma_descriptor::Descriptor,
-    wire::RawLnetHdr, //
+    wire::{
+        array_at,
+        Descriptor,
+        RawLnetHdr, //
+    }, //
 };
 
 /// Kind of an LNet message.
@@ -237,7 +239,7 @@ mod tests {
                 *to = from;
             }
         }
-        Descriptor::decode(&raw, Order::Native)
+        Descriptor::decode(&raw, Order::Native, 0)
             .ok()
             .map(|rd| f(&rd))
     }

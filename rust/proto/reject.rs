@@ -5,11 +5,6 @@
 use core::fmt;
 
 use super::{
-    bytes::{
-        array_at,
-        order_of,
-        Writer, //
-    },
     constants::{
         MaxFrags,
         QueueDepth,
@@ -17,13 +12,15 @@ use super::{
         MAGIC_UNIFIED,
         REJECT_LEN, //
     },
-    encode::write_params,
     wire::{
+        array_at,
         conn_params,
+        order_of,
         ConnParams,
         Order,
         Version,
-        WireError, //
+        WireError,
+        Writer, //
     }, //
 };
 
@@ -122,12 +119,11 @@ impl Reject {
 
     fn write(&self, mut w: Writer<'_>) -> Option<()> {
         let details = self.details.unwrap_or_default();
-        w.u32(MAGIC)?;
-        w.u16(self.version.wire())?;
-        w.u8(self.why.wire())?;
-        w.u8(0)?;
-        w.u64(details.incarnation)?;
-        write_params(&mut w, &details.params)
+        w.int(MAGIC.to_ne_bytes())?;
+        w.int(self.version.wire().to_ne_bytes())?;
+        w.raw(&[self.why.wire(), 0])?;
+        w.int(details.incarnation.to_ne_bytes())?;
+        w.params(&details.params)
     }
 
     /// Reads CM private data; bytes after the 24th are padding.
@@ -141,7 +137,7 @@ impl Reject {
             .ok_or(WireError::Magic(magic))?;
         let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
         let [why] = *array_at::<1>(buf, 6).ok_or(WireError::Short)?;
-        let version = Version::from_wire(version).ok_or(WireError::Version(version))?;
+        let version = Version::from_wire(version)?;
         let details = || {
             Some(RejectDetails {
                 incarnation: order.u64_at(buf, 8)?,

@@ -1,62 +1,222 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received messages: from bytes to validated values (spec 2).
+//! Wire format: messages from bytes to validated values, and back (spec 2).
 //!
 //! A value of [`WireMsg`] has passed every check that needs only the bytes. Checks that need the connection (identity,
 //! credits, cookies) come later.
+//!
+//! [`encode`] writes a message once; [`finalize_hdr`] adds the credits that it returns, which may change until it is
+//! posted, and the checksum, which depends on them.
 
 use core::fmt;
 
 use super::{
-    bytes::{
-        array_at,
-        order_of, //
-    },
-    cksum,
     constants::{
+        CONN_MSG_LEN,
+        FRAGS_MAX,
         HEADER_LEN,
         IMMEDIATE_HEAD,
+        IMMEDIATE_MAX,
         LNET_HDR_LEN,
+        LNET_MTU,
         MAGIC,
         MSG_SIZE, //
     },
-    nid::Nid,
-    rdma_descriptor::Descriptor, //
+    nid::Nid, //
 };
 
-pub use super::{
-    bytes::Order,
-    rdma_descriptor::{
-        Fragment,
-        Fragments, //
-    },
-    wire_error::WireError, //
-};
+/// Bytes in a PUT_REQ.
+const PUT_REQ_LEN: usize = 128;
+/// Bytes in a PUT_NAK, PUT_DONE or GET_DONE.
+const DONE_LEN: usize = 60;
+/// Bytes of a PUT_ACK before its fragments.
+const PUT_ACK_HEAD: usize = 72;
+/// Bytes of a GET_REQ before its fragments.
+const GET_REQ_HEAD: usize = 136;
+/// Bytes of one fragment in a descriptor.
+const FRAGMENT_LEN: usize = 12;
+/// Bytes of a descriptor before its first fragment: key and count.
+const DESCRIPTOR_HEAD: usize = 8;
+/// Offset of the credits that a message returns.
+const CREDITS_AT: usize = 7;
+/// Offset of the checksum.
+const CKSUM_AT: usize = 12;
+/// Bytes of the checksum, which count as zero in its own sum.
+const CKSUM_ZEROS: [u8; 4] = [0; 4];
+
+const _: () = assert!(GET_REQ_HEAD + FRAGMENT_LEN * FRAGS_MAX as usize <= MSG_SIZE);
+
+/// Byte order of a peer, as seen from this node. Every field of the o2ib headers comes in its sender's order
+/// (spec 2.1).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The same as ours.
+    Native,
+    /// The opposite of ours.
+    Swapped,
+}
+
+/// Returns the byte order in which the field `found` is the magic number `magic`.
+pub(super) fn order_of(found: u32, magic: u32) -> Option<Order> {
+    if found == magic {
+        Some(Order::Native)
+    } else if found == magic.swap_bytes() {
+        Some(Order::Swapped)
+    } else {
+        None
+    }
+}
+
+/// Returns the `N` bytes at `off`, or `None` when the slice ends before.
+#[inline(always)]
+pub(super) fn array_at<const N: usize>(buf: &[u8], off: usize) -> Option<&[u8; N]> {
+    buf.get(off..)?.first_chunk::<N>()
+}
+
+impl Order {
+    /// Returns the bytes of an integer of this host in this order, or the reverse.
+    #[inline(always)]
+    fn arrange<const N: usize>(self, mut bytes: [u8; N]) -> [u8; N] {
+        if self == Order::Swapped {
+            bytes.reverse();
+        }
+        bytes
+    }
+
+    /// Reads two bytes at `off`.
+    #[inline(always)]
+    pub(super) fn u16_at(self, buf: &[u8], off: usize) -> Option<u16> {
+        Some(u16::from_ne_bytes(self.arrange(*array_at(buf, off)?)))
+    }
+
+    /// Reads four bytes at `off`.
+    #[inline(always)]
+    pub(super) fn u32_at(self, buf: &[u8], off: usize) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.arrange(*array_at(buf, off)?)))
+    }
+
+    /// Reads eight bytes at `off`.
+    #[inline(always)]
+    pub(super) fn u64_at(self, buf: &[u8], off: usize) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.arrange(*array_at(buf, off)?)))
+    }
+}
+
+/// Writer of consecutive fields into a slice; does not write past its end.
+pub(super) struct Writer<'a> {
+    rest: &'a mut [u8],
+    order: Order,
+}
+
+impl<'a> Writer<'a> {
+    /// Creates a writer at the first byte of `out`.
+    pub(super) fn new(out: &'a mut [u8], order: Order) -> Self {
+        Self { rest: out, order }
+    }
+
+    /// Writes `bytes` as they are.
+    pub(super) fn raw(&mut self, bytes: &[u8]) -> Option<()> {
+        let (head, tail) = core::mem::take(&mut self.rest).split_at_mut_checked(bytes.len())?;
+        head.copy_from_slice(bytes);
+        self.rest = tail;
+        Some(())
+    }
+
+    /// Writes an integer, given in this host's order, in the writer's order.
+    pub(super) fn int<const N: usize>(&mut self, bytes: [u8; N]) -> Option<()> {
+        self.raw(&self.order.arrange(bytes))
+    }
+
+    /// Writes connection parameters.
+    pub(super) fn params(&mut self, p: &ConnParams) -> Option<()> {
+        self.int(p.queue_depth.to_ne_bytes())?;
+        self.int(p.max_frags.to_ne_bytes())?;
+        self.int(p.max_msg_size.to_ne_bytes())
+    }
+
+    // It has one user for each kind of message.
+    #[inline(always)]
+    fn descriptor(&mut self, rd: &DescriptorOut<'_>) -> Option<()> {
+        self.int(rd.key.to_ne_bytes())?;
+        self.int(u32::try_from(rd.frags.len()).ok()?.to_ne_bytes())?;
+        for f in rd.frags {
+            self.int(f.nob.to_ne_bytes())?;
+            self.int(f.addr.to_ne_bytes())?;
+        }
+        Some(())
+    }
+}
+
+/// Reason why bytes are not a message, or why a message cannot be written.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the texts below describe them
+pub enum WireError {
+    Short,
+    Magic(u32),
+    Version(u16),
+    ShortHeader,
+    Length(u32),
+    Checksum,
+    /// The sender calls itself "any".
+    SourceAny,
+    ShortBody,
+    Type(u8),
+    FragmentCount(u32),
+    ShortDescriptor,
+    DescriptorEmpty,
+    DescriptorTooLong,
+    AddressWrap,
+    /// Sending only.
+    NoRoom,
+    /// Sending only.
+    PayloadTooLong,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WireError::Magic(m) => return write!(f, "bad magic {m:#010x}"),
+            WireError::Version(v) => return write!(f, "unknown version {v:#x}"),
+            WireError::Length(n) => return write!(f, "length {n} exceeds the bytes received"),
+            WireError::Type(t) => return write!(f, "unknown type {t:#04x}"),
+            WireError::FragmentCount(n) => return write!(f, "{n} fragments"),
+            WireError::Short => "too short for a magic",
+            WireError::ShortHeader => "too short for a header",
+            WireError::Checksum => "bad checksum",
+            WireError::SourceAny => "wildcard source NID",
+            WireError::ShortBody => "too short for its type",
+            WireError::ShortDescriptor => "too short for its fragments",
+            WireError::DescriptorEmpty => "descriptor of zero bytes",
+            WireError::DescriptorTooLong => "descriptor above 1 MiB",
+            WireError::AddressWrap => "fragment wraps the address space",
+            WireError::NoRoom => "no room for the message",
+            WireError::PayloadTooLong => "payload too long for an IMMEDIATE",
+        })
+    }
+}
 
 /// Protocol version.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u16)]
 pub enum Version {
     /// 0x11, before 2009: decoded, never sent.
-    V1,
+    V1 = 0x11,
     /// 0x12, which this driver uses.
-    V2,
+    V2 = 0x12,
 }
 
 impl Version {
     /// Returns the number on the wire.
     pub const fn wire(self) -> u16 {
-        match self {
-            Version::V1 => 0x11,
-            Version::V2 => 0x12,
-        }
+        self as u16
     }
 
-    /// Returns the version of a number; `None` if there is none.
-    pub const fn from_wire(v: u16) -> Option<Self> {
+    /// Returns the version of a number.
+    pub(super) const fn from_wire(v: u16) -> Result<Self, WireError> {
         match v {
-            0x11 => Some(Version::V1),
-            0x12 => Some(Version::V2),
-            _ => None,
+            0x11 => Ok(Version::V1),
+            0x12 => Ok(Version::V2),
+            _ => Err(WireError::Version(v)),
         }
     }
 }
@@ -89,7 +249,7 @@ pub enum MsgType {
 
 impl MsgType {
     /// Returns the type of a number; `None` if there is none.
-    pub const fn from_wire(v: u8) -> Option<Self> {
+    const fn from_wire(v: u8) -> Option<Self> {
         Some(match v {
             0xc0 => MsgType::ConnReq,
             0xc1 => MsgType::ConnAck,
@@ -157,58 +317,185 @@ pub struct DoneBody {
 /// LNet header as in a message, little-endian on every host.
 pub type RawLnetHdr = [u8; LNET_HDR_LEN];
 
-/// Body of a received message.
+/// A piece of a memory region.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Fragment {
+    /// Length in bytes; fragments of length 0 are skipped.
+    pub nob: u32,
+    /// Address inside the region (IOVA).
+    pub addr: u64,
+}
+
+/// Body of a message; see [`MsgType`]. The payload is a `P`, the memory that the receiver may write to a `D`.
 #[derive(Copy, Clone, Debug)]
 #[allow(missing_docs)] // the field names are those of the specification
-pub enum Body<'a> {
-    /// See [`MsgType::ConnReq`].
+pub enum AnyBody<'a, P, D> {
     ConnReq(ConnParams),
-    /// See [`MsgType::ConnAck`].
     ConnAck(ConnParams),
-    /// See [`MsgType::Noop`].
     Noop,
-    /// See [`MsgType::Immediate`]; use [`super::lnet_hdr::check_immediate`].
     Immediate {
         hdr: &'a RawLnetHdr,
-        payload: &'a [u8],
+        payload: P,
     },
-    /// See [`MsgType::PutReq`]; use [`super::lnet_hdr::check_put`].
-    PutReq { hdr: &'a RawLnetHdr, cookie: Cookie },
-    /// See [`MsgType::PutNak`].
+    PutReq {
+        hdr: &'a RawLnetHdr,
+        cookie: Cookie,
+    },
     PutNak(DoneBody),
-    /// See [`MsgType::PutAck`]; `src` is our cookie, `dst` the sink's.
+    /// `src` is the cookie of the PUT_REQ, `dst` the sink's.
     PutAck {
         src: Cookie,
         dst: Cookie,
-        rd: Descriptor<'a>,
+        rd: D,
     },
-    /// See [`MsgType::PutDone`].
     PutDone(DoneBody),
-    /// See [`MsgType::GetReq`]; use [`super::lnet_hdr::check_get`].
     GetReq {
         hdr: &'a RawLnetHdr,
         cookie: Cookie,
-        rd: Descriptor<'a>,
+        rd: D,
     },
-    /// See [`MsgType::GetDone`].
     GetDone(DoneBody),
 }
 
-impl Body<'_> {
+/// Body of a received message. Its LNet header is not checked yet, see [`super::lnet_hdr`].
+pub type Body<'a> = AnyBody<'a, &'a [u8], Descriptor<'a>>;
+
+/// Body of a message to send. An IMMEDIATE has the length of its payload, which follows in memory.
+pub type BodyOut<'a> = AnyBody<'a, usize, DescriptorOut<'a>>;
+
+/// Memory of this node that a peer may write to, for a message to send.
+#[derive(Copy, Clone, Debug)]
+pub struct DescriptorOut<'a> {
+    /// Remote key, one for all fragments.
+    pub key: u32,
+    /// Fragments in order.
+    pub frags: &'a [Fragment],
+}
+
+impl<P, D> AnyBody<'_, P, D> {
     /// Returns the message type.
+    #[inline(always)]
     pub const fn kind(&self) -> MsgType {
         match self {
-            Body::ConnReq(_) => MsgType::ConnReq,
-            Body::ConnAck(_) => MsgType::ConnAck,
-            Body::Noop => MsgType::Noop,
-            Body::Immediate { .. } => MsgType::Immediate,
-            Body::PutReq { .. } => MsgType::PutReq,
-            Body::PutNak(_) => MsgType::PutNak,
-            Body::PutAck { .. } => MsgType::PutAck,
-            Body::PutDone(_) => MsgType::PutDone,
-            Body::GetReq { .. } => MsgType::GetReq,
-            Body::GetDone(_) => MsgType::GetDone,
+            Self::ConnReq(_) => MsgType::ConnReq,
+            Self::ConnAck(_) => MsgType::ConnAck,
+            Self::Noop => MsgType::Noop,
+            Self::Immediate { .. } => MsgType::Immediate,
+            Self::PutReq { .. } => MsgType::PutReq,
+            Self::PutNak(_) => MsgType::PutNak,
+            Self::PutAck { .. } => MsgType::PutAck,
+            Self::PutDone(_) => MsgType::PutDone,
+            Self::GetReq { .. } => MsgType::GetReq,
+            Self::GetDone(_) => MsgType::GetDone,
         }
+    }
+}
+
+/// Memory of a peer that this node may write to, inside a received message.
+///
+/// # Invariants
+///
+/// Holds 1..=257 fragments; the sum of their lengths is 1..=1 MiB; no fragment wraps around the end of the address
+/// space.
+#[derive(Copy, Clone, Debug)]
+pub struct Descriptor<'a> {
+    key: u32,
+    total: u32,
+    order: Order,
+    nfrags: u16,
+    frags: &'a [u8],
+}
+
+impl<'a> Descriptor<'a> {
+    /// Reads the descriptor at the start of `body`, the bytes up to the end of the message. `checked` is the total that
+    /// an earlier call returned for the same bytes, whose fragments are not checked again; 0 if there was none.
+    #[inline(always)]
+    pub(super) fn decode(body: &'a [u8], order: Order, checked: u32) -> Result<Self, WireError> {
+        let key = order.u32_at(body, 0).ok_or(WireError::ShortBody)?;
+        let count = order.u32_at(body, 4).ok_or(WireError::ShortBody)?;
+        let nfrags = match u16::try_from(count) {
+            Ok(n @ 1..=FRAGS_MAX) => n,
+            _ => return Err(WireError::FragmentCount(count)),
+        };
+        let bytes = FRAGMENT_LEN.saturating_mul(usize::from(nfrags));
+        let frags = body
+            .get(DESCRIPTOR_HEAD..)
+            .and_then(|rest| rest.get(..bytes))
+            .ok_or(WireError::ShortDescriptor)?;
+        let total = match checked {
+            0 => total_of(Fragments { rest: frags, order })?,
+            total => total,
+        };
+        // INVARIANT: The count is right, and `total_of` checked the sum and the addresses, now or before.
+        Ok(Self {
+            key,
+            total,
+            order,
+            nfrags,
+            frags,
+        })
+    }
+
+    /// Returns the remote key, one for all fragments.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Returns how many bytes the fragments hold together, 1..=1 MiB.
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// Returns how many fragments there are, empty ones included, 1..=257.
+    pub fn nfrags(&self) -> u16 {
+        self.nfrags
+    }
+
+    /// Returns the fragments in order, empty ones included.
+    pub fn fragments(&self) -> Fragments<'a> {
+        Fragments {
+            rest: self.frags,
+            order: self.order,
+        }
+    }
+}
+
+/// Checks the fragments of a descriptor, and returns how many bytes they hold together.
+fn total_of(fragments: Fragments<'_>) -> Result<u32, WireError> {
+    let mut total = 0u32;
+    for f in fragments {
+        f.addr
+            .checked_add(u64::from(f.nob))
+            .ok_or(WireError::AddressWrap)?;
+        total = total
+            .checked_add(f.nob)
+            .filter(|&t| t <= LNET_MTU)
+            .ok_or(WireError::DescriptorTooLong)?;
+    }
+    match total {
+        0 => Err(WireError::DescriptorEmpty),
+        total => Ok(total),
+    }
+}
+
+/// Iterator over the fragments of a [`Descriptor`].
+#[derive(Clone, Debug)]
+pub struct Fragments<'a> {
+    rest: &'a [u8],
+    order: Order,
+}
+
+impl Iterator for Fragments<'_> {
+    type Item = Fragment;
+
+    fn next(&mut self) -> Option<Fragment> {
+        // Without a division, which `chunks_exact` begins with.
+        let (f, rest) = self.rest.split_first_chunk::<FRAGMENT_LEN>()?;
+        self.rest = rest;
+        Some(Fragment {
+            nob: self.order.u32_at(f, 0)?,
+            addr: self.order.u64_at(f, 4)?,
+        })
     }
 }
 
@@ -217,76 +504,10 @@ impl Body<'_> {
 pub struct WireMsg<'a> {
     /// Sender, destination, and the credits returned.
     pub env: Envelope,
-    /// The sender's byte order.
-    pub order: Order,
-    /// Length in bytes, header and payload included.
-    pub nob: usize,
-    /// The checksum as received and verified; 0 = none.
-    pub cksum: u32,
+    /// Facts to keep with the bytes for [`reparse`].
+    pub facts: ParsedHdr,
     /// Body, by type.
     pub body: Body<'a>,
-}
-
-/// Reads connection parameters at `off`.
-pub(super) fn conn_params(buf: &[u8], off: usize, order: Order) -> Option<ConnParams> {
-    Some(ConnParams {
-        queue_depth: order.u16_at(buf, off)?,
-        max_frags: order.u16_at(buf, off.checked_add(2)?)?,
-        max_msg_size: order.u32_at(buf, off.checked_add(4)?)?,
-    })
-}
-
-fn cookie(buf: &[u8], off: usize) -> Option<Cookie> {
-    Some(Cookie(u64::from_ne_bytes(*array_at(buf, off)?)))
-}
-
-fn done(buf: &[u8], order: Order) -> Option<DoneBody> {
-    Some(DoneBody {
-        cookie: cookie(buf, 48)?,
-        status: i32::from_ne_bytes(order.u32_at(buf, 56)?.to_ne_bytes()),
-    })
-}
-
-/// Reads a message from `buf`, the bytes that were received.
-///
-/// Bytes after the length that the message claims are ignored: CM private
-/// data is padded. The checks and their order are those of spec 2.8, followed
-/// by those on descriptors that the reference driver lacks (H17, H18).
-#[inline(always)]
-pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
-    let magic = Order::Native.u32_at(buf, 0).unwrap_or(MAGIC);
-    let order = order_of(magic, MAGIC).unwrap_or(Order::Native);
-    // A known length, so that no field of the header is out of bounds.
-    let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
-        return Err(opening(buf, order).err().unwrap_or(WireError::ShortHeader));
-    };
-    let version = opening(head, order)?;
-    let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
-    // From here on only the bytes of the claimed length are read.
-    let msg = u16::try_from(claimed)
-        .ok()
-        .and_then(|nob| buf.get(..usize::from(nob)))
-        .ok_or(WireError::Length(claimed))?;
-    if msg.len() < HEADER_LEN {
-        return Err(WireError::ShortBody);
-    }
-    let received = order.u32_at(head, 12).ok_or(WireError::ShortHeader)?;
-    if received != 0 && !cksum::verify(msg, received) {
-        return Err(WireError::Checksum);
-    }
-    let env = envelope(head, order, version).ok_or(WireError::ShortHeader)?;
-    if env.src.is_any() {
-        return Err(WireError::SourceAny);
-    }
-    let [kind] = *array_at::<1>(head, 6).ok_or(WireError::ShortHeader)?;
-    let kind = MsgType::from_wire(kind).ok_or(WireError::Type(kind))?;
-    Ok(WireMsg {
-        env,
-        order,
-        nob: msg.len(),
-        cksum: received,
-        body: body(kind, msg, order, 0)?,
-    })
 }
 
 /// Results of [`decode`] that [`reparse`] needs.
@@ -305,13 +526,18 @@ impl ParsedHdr {
         self.kind
     }
 
+    /// Returns the sender's byte order.
+    pub fn order(self) -> Order {
+        self.order
+    }
+
     /// Returns whether this is an IMMEDIATE that is long enough for its LNet header.
     #[inline]
     pub fn is_immediate(self) -> bool {
         self.kind == MsgType::Immediate && self.nob() >= IMMEDIATE_HEAD
     }
 
-    /// Returns the length of the message in bytes.
+    /// Returns the length of the message in bytes, header and payload included.
     #[inline]
     pub fn nob(self) -> usize {
         usize::from(self.nob)
@@ -327,32 +553,72 @@ impl ParsedHdr {
     }
 }
 
-impl WireMsg<'_> {
-    /// Returns the facts to keep with the bytes for [`reparse`].
-    #[inline(always)]
-    pub fn facts(&self) -> ParsedHdr {
-        let head = ParsedHdr {
-            kind: self.body.kind(),
-            order: self.order,
-            // `decode` reads no longer messages.
-            nob: u16::try_from(self.nob).unwrap_or(u16::MAX),
-            rd_total: 0,
-        };
-        match &self.body {
-            Body::GetReq { rd, .. } | Body::PutAck { rd, .. } => head.with_descriptor(rd),
-            _ => head,
-        }
+/// Reads a message from `buf`, the bytes that were received.
+///
+/// Bytes after the length that the message claims are ignored: CM private data is padded. The checks and their order
+/// are those of spec 2.8, followed by those on descriptors that the reference driver lacks (H17, H18).
+#[inline(always)]
+pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
+    let magic = Order::Native.u32_at(buf, 0).unwrap_or(MAGIC);
+    let order = order_of(magic, MAGIC).unwrap_or(Order::Native);
+    // A known length, so that no field of the header is out of bounds.
+    let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
+        return Err(opening(buf, order).err().unwrap_or(WireError::ShortHeader));
+    };
+    let version = opening(head, order)?;
+    let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
+    // From here on only the bytes of the claimed length are read.
+    let (nob, msg) = u16::try_from(claimed)
+        .ok()
+        .and_then(|nob| Some((nob, buf.get(..usize::from(nob))?)))
+        .ok_or(WireError::Length(claimed))?;
+    if msg.len() < HEADER_LEN {
+        return Err(WireError::ShortBody);
     }
+    let sum = order.u32_at(head, CKSUM_AT).ok_or(WireError::ShortHeader)?;
+    if sum != 0 && !cksum_matches(msg, sum) {
+        return Err(WireError::Checksum);
+    }
+    let env = envelope(head, order, version).ok_or(WireError::ShortHeader)?;
+    if env.src.is_any() {
+        return Err(WireError::SourceAny);
+    }
+    let [kind] = *array_at::<1>(head, 6).ok_or(WireError::ShortHeader)?;
+    let mut facts = ParsedHdr {
+        kind: MsgType::from_wire(kind).ok_or(WireError::Type(kind))?,
+        order,
+        nob,
+        rd_total: 0,
+    };
+    let body = reparse(buf, facts)?;
+    if let Body::GetReq { rd, .. } | Body::PutAck { rd, .. } = &body {
+        facts = facts.with_descriptor(rd);
+    }
+    Ok(WireMsg { env, facts, body })
 }
 
-/// Returns the body of a message with these facts, from the same bytes, without another check of its header and its
-/// checksum; of its descriptor only if the facts have none.
+/// Checks magic and version, which precede all other fields.
+#[inline]
+fn opening(buf: &[u8], order: Order) -> Result<Version, WireError> {
+    let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
+    let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
+    if order_of(magic, MAGIC) != Some(order) {
+        return Err(WireError::Magic(magic));
+    }
+    Version::from_wire(version)
+}
+
 #[inline(always)]
-pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
-    let msg = buf
-        .get(..facts.nob())
-        .ok_or(WireError::Length(facts.nob.into()))?;
-    body(facts.kind, msg, facts.order, facts.rd_total)
+fn envelope(msg: &[u8; HEADER_LEN], order: Order, version: Version) -> Option<Envelope> {
+    let [credits] = *array_at::<1>(msg, CREDITS_AT)?;
+    Some(Envelope {
+        version,
+        credits,
+        src: Nid::from_raw(order.u64_at(msg, 16)?),
+        src_stamp: order.u64_at(msg, 24)?,
+        dst: Nid::from_raw(order.u64_at(msg, 32)?),
+        dst_stamp: order.u64_at(msg, 40)?,
+    })
 }
 
 /// Returns the credits and the facts of a plain message of the connection `expect` in `buf`, as [`decode`] and
@@ -369,8 +635,8 @@ pub fn plain_head(
     let [kind, credits] = *array_at::<2>(buf, 6)?;
     let nob = u16::try_from(order.u32_at(buf, 8)?).ok()?;
     let plain = order.u32_at(buf, 0)? == MAGIC
-        && order.u16_at(buf, 4)? == expect.version.wire()
-        && order.u32_at(buf, 12)? == 0
+        && order.u16_at(buf, 4)? == Version::V2.wire()
+        && order.u32_at(buf, CKSUM_AT)? == 0
         && order.u64_at(buf, 16)? == expect.peer.raw()
         && order.u64_at(buf, 24)? == expect.peer_stamp
         && order.u64_at(buf, 32)? == expect.me.raw()
@@ -380,9 +646,8 @@ pub fn plain_head(
     if !plain {
         return None;
     }
-    let kind = MsgType::from_wire(kind)?;
     let facts = ParsedHdr {
-        kind,
+        kind: MsgType::from_wire(kind)?,
         order,
         nob,
         rd_total: 0,
@@ -399,87 +664,69 @@ pub fn immediate_payload(buf: &[u8], facts: ParsedHdr) -> Option<&[u8]> {
     }
 }
 
-/// Checks magic and version, which precede all other fields.
-#[inline]
-fn opening(buf: &[u8], order: Order) -> Result<Version, WireError> {
-    let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
-    let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
-    if order_of(magic, MAGIC) != Some(order) {
-        return Err(WireError::Magic(magic));
-    }
-    Version::from_wire(version).ok_or(WireError::Version(version))
-}
-
-#[inline(always)]
-fn envelope(msg: &[u8; HEADER_LEN], order: Order, version: Version) -> Option<Envelope> {
-    let [credits] = *array_at::<1>(msg, 7)?;
-    Some(Envelope {
-        version,
-        credits,
-        src: Nid::from_raw(order.u64_at(msg, 16)?),
-        src_stamp: order.u64_at(msg, 24)?,
-        dst: Nid::from_raw(order.u64_at(msg, 32)?),
-        dst_stamp: order.u64_at(msg, 40)?,
+/// Reads connection parameters at `off`.
+pub(super) fn conn_params(buf: &[u8], off: usize, order: Order) -> Option<ConnParams> {
+    Some(ConnParams {
+        queue_depth: order.u16_at(buf, off)?,
+        max_frags: order.u16_at(buf, off.checked_add(2)?)?,
+        max_msg_size: order.u32_at(buf, off.checked_add(4)?)?,
     })
 }
 
+/// Returns the body of a message with these facts, from the same bytes, without another check of its header and its
+/// checksum; of its descriptor only if the facts have none.
+///
+/// Each field must lie within the message, which makes the shortest message of each type that of spec 2.4.
 #[inline(always)]
-fn lnet_hdr(msg: &[u8]) -> Result<&RawLnetHdr, WireError> {
-    array_at::<LNET_HDR_LEN>(msg, HEADER_LEN).ok_or(WireError::ShortBody)
-}
-
-#[inline(always)]
-fn descriptor(
-    msg: &[u8],
-    off: usize,
-    order: Order,
-    rd_total: u32,
-) -> Result<Descriptor<'_>, WireError> {
-    let body = msg.get(off..).ok_or(WireError::ShortBody)?;
-    match rd_total {
-        0 => Descriptor::decode(body, order),
-        total => Descriptor::decode_again(body, order, total),
-    }
-}
-
-/// Reads the body; each field must lie within `msg`, which makes the shortest
-/// message of each type that of spec 2.4. `rd_total` is that of [`ParsedHdr`].
-#[inline(always)]
-fn body(kind: MsgType, msg: &[u8], order: Order, rd_total: u32) -> Result<Body<'_>, WireError> {
-    let short = WireError::ShortBody;
-    Ok(match kind {
-        MsgType::ConnReq => Body::ConnReq(conn_params(msg, 48, order).ok_or(short)?),
-        MsgType::ConnAck => Body::ConnAck(conn_params(msg, 48, order).ok_or(short)?),
+pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
+    let (order, short) = (facts.order, WireError::ShortBody);
+    let msg = buf
+        .get(..facts.nob())
+        .ok_or(WireError::Length(facts.nob.into()))?;
+    let hdr = || array_at::<LNET_HDR_LEN>(msg, HEADER_LEN).ok_or(short);
+    let cookie = |off| Order::Native.u64_at(msg, off).map(Cookie).ok_or(short);
+    let params = || conn_params(msg, HEADER_LEN, order).ok_or(short);
+    let done = || {
+        Ok(DoneBody {
+            cookie: cookie(48)?,
+            status: i32::from_ne_bytes(order.u32_at(msg, 56).ok_or(short)?.to_ne_bytes()),
+        })
+    };
+    let descriptor = |off: usize| {
+        let rest = msg.get(off..).ok_or(short)?;
+        Descriptor::decode(rest, order, facts.rd_total)
+    };
+    Ok(match facts.kind {
+        MsgType::ConnReq => Body::ConnReq(params()?),
+        MsgType::ConnAck => Body::ConnAck(params()?),
         MsgType::Noop => Body::Noop,
         MsgType::Immediate => Body::Immediate {
-            hdr: lnet_hdr(msg)?,
+            hdr: hdr()?,
             payload: msg.get(IMMEDIATE_HEAD..).ok_or(short)?,
         },
         MsgType::PutReq => Body::PutReq {
-            hdr: lnet_hdr(msg)?,
-            cookie: cookie(msg, 120).ok_or(short)?,
+            hdr: hdr()?,
+            cookie: cookie(120)?,
         },
-        MsgType::PutNak => Body::PutNak(done(msg, order).ok_or(short)?),
+        MsgType::PutNak => Body::PutNak(done()?),
         MsgType::PutAck => Body::PutAck {
-            src: cookie(msg, 48).ok_or(short)?,
-            dst: cookie(msg, 56).ok_or(short)?,
-            rd: descriptor(msg, 64, order, rd_total)?,
+            src: cookie(48)?,
+            dst: cookie(56)?,
+            rd: descriptor(64)?,
         },
-        MsgType::PutDone => Body::PutDone(done(msg, order).ok_or(short)?),
+        MsgType::PutDone => Body::PutDone(done()?),
         MsgType::GetReq => Body::GetReq {
-            hdr: lnet_hdr(msg)?,
-            cookie: cookie(msg, 120).ok_or(short)?,
-            rd: descriptor(msg, 128, order, rd_total)?,
+            hdr: hdr()?,
+            cookie: cookie(120)?,
+            rd: descriptor(128)?,
         },
-        MsgType::GetDone => Body::GetDone(done(msg, order).ok_or(short)?),
+        MsgType::GetDone => Body::GetDone(done()?),
     })
 }
 
 /// Identities of both ends of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Version agreed for the connection.
-    pub version: Version,
     /// NID of our NI.
     pub me: Nid,
     /// Incarnation of our NI.
@@ -516,7 +763,7 @@ impl fmt::Display for Stale {
 /// Checks that a message on an established connection comes from the peer of this connection, and is for this
 /// incarnation of our NI (spec 2.7; the version is H23). Otherwise the connection must be closed.
 pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
-    if env.version != expect.version {
+    if env.version != Version::V2 {
         Err(Stale::Version)
     } else if env.src != expect.peer {
         Err(Stale::SourceNid)
@@ -528,5 +775,375 @@ pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
         Err(Stale::DestinationStamp)
     } else {
         Ok(())
+    }
+}
+
+impl BodyOut<'_> {
+    /// Returns the length of the whole message in bytes.
+    #[inline(always)]
+    fn nob(&self) -> Result<usize, WireError> {
+        let with_frags = |head: usize, rd: &DescriptorOut<'_>| match u16::try_from(rd.frags.len()) {
+            Ok(n @ 1..=FRAGS_MAX) => {
+                Ok(head.saturating_add(FRAGMENT_LEN.saturating_mul(usize::from(n))))
+            }
+            _ => Err(WireError::FragmentCount(
+                u32::try_from(rd.frags.len()).unwrap_or(u32::MAX),
+            )),
+        };
+        match self {
+            Self::ConnReq(_) | Self::ConnAck(_) => Ok(CONN_MSG_LEN),
+            Self::Noop => Ok(HEADER_LEN),
+            Self::Immediate { payload, .. } if *payload > IMMEDIATE_MAX => {
+                Err(WireError::PayloadTooLong)
+            }
+            Self::Immediate { payload, .. } => Ok(IMMEDIATE_HEAD.saturating_add(*payload)),
+            Self::PutReq { .. } => Ok(PUT_REQ_LEN),
+            Self::PutAck { rd, .. } => with_frags(PUT_ACK_HEAD, rd),
+            Self::GetReq { rd, .. } => with_frags(GET_REQ_HEAD, rd),
+            Self::PutNak(_) | Self::PutDone(_) | Self::GetDone(_) => Ok(DONE_LEN),
+        }
+    }
+}
+
+/// Writes a message without checksum in our byte order and returns its length in bytes.
+///
+/// Of an IMMEDIATE only the 120 bytes before the payload are written, but the length returned counts the payload. Fails
+/// when `out` is too small, the payload too long, or the number of fragments not 1..=257.
+#[inline(always)]
+pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usize, WireError> {
+    encode_as(out, Order::Native, env, body)
+}
+
+/// Encodes like [`encode`], in the byte order of a peer.
+///
+/// The driver itself always sends its own order; this is for tests and tools.
+#[inline(always)]
+pub fn encode_as(
+    out: &mut [u8],
+    order: Order,
+    env: &Envelope,
+    body: &BodyOut<'_>,
+) -> Result<usize, WireError> {
+    let nob = body.nob()?;
+    let wire_nob = u32::try_from(nob).map_err(|_| WireError::NoRoom)?;
+    write(Writer::new(out, order), env, body, wire_nob).ok_or(WireError::NoRoom)?;
+    Ok(nob)
+}
+
+#[inline(always)]
+fn write(mut w: Writer<'_>, env: &Envelope, body: &BodyOut<'_>, nob: u32) -> Option<()> {
+    w.int(MAGIC.to_ne_bytes())?;
+    w.int(env.version.wire().to_ne_bytes())?;
+    w.raw(&[body.kind().wire(), env.credits])?;
+    w.int(nob.to_ne_bytes())?;
+    w.raw(&CKSUM_ZEROS)?;
+    w.int(env.src.raw().to_ne_bytes())?;
+    w.int(env.src_stamp.to_ne_bytes())?;
+    w.int(env.dst.raw().to_ne_bytes())?;
+    w.int(env.dst_stamp.to_ne_bytes())?;
+    match body {
+        BodyOut::ConnReq(p) | BodyOut::ConnAck(p) => w.params(p),
+        BodyOut::Noop => Some(()),
+        BodyOut::Immediate { hdr, .. } => w.raw(*hdr),
+        BodyOut::PutReq { hdr, cookie } => {
+            w.raw(*hdr)?;
+            w.raw(&cookie.0.to_ne_bytes())
+        }
+        BodyOut::PutAck { src, dst, rd } => {
+            w.raw(&src.0.to_ne_bytes())?;
+            w.raw(&dst.0.to_ne_bytes())?;
+            w.descriptor(rd)
+        }
+        BodyOut::GetReq { hdr, cookie, rd } => {
+            w.raw(*hdr)?;
+            w.raw(&cookie.0.to_ne_bytes())?;
+            w.descriptor(rd)
+        }
+        BodyOut::PutNak(d) | BodyOut::PutDone(d) | BodyOut::GetDone(d) => {
+            w.raw(&d.cookie.0.to_ne_bytes())?;
+            w.int(d.status.to_ne_bytes())
+        }
+    }
+}
+
+/// Makes a written message ready to post: sets the credits it returns and, if `cksum`, its checksum.
+///
+/// `msg` holds the first `nob` bytes of the message in our byte order, payload included. May be called again before
+/// posting. Fails when `msg` is shorter than `nob`, or `nob` than a header.
+#[inline(always)]
+pub fn finalize_hdr(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Result<(), WireError> {
+    let msg = msg.get_mut(..nob).ok_or(WireError::NoRoom)?;
+    if msg.len() < HEADER_LEN {
+        return Err(WireError::NoRoom);
+    }
+    *msg.get_mut(CREDITS_AT).ok_or(WireError::NoRoom)? = credits;
+    let value = if cksum { checksum(msg) } else { 0 };
+    let field = msg
+        .get_mut(CKSUM_AT..)
+        .and_then(|rest| rest.first_chunk_mut());
+    *field.ok_or(WireError::NoRoom)? = value.to_ne_bytes();
+    Ok(())
+}
+
+/// Returns the checksum to send with `msg`, a whole message (spec 2.6); never 0, which means "no checksum".
+// Separate function, because most messages carry none.
+#[inline(never)]
+pub fn checksum(msg: &[u8]) -> u32 {
+    let (unsigned, _) = sums(msg);
+    unsigned.max(1)
+}
+
+/// Returns whether `received` is a right checksum of `msg`, a whole message.
+///
+/// Peers built with signed `char` (x86 before Linux 6.2) and those built with unsigned `char` differ for bytes above
+/// 0x7f; both are right.
+pub fn cksum_matches(msg: &[u8], received: u32) -> bool {
+    let (unsigned, signed) = sums(msg);
+    received == unsigned.max(1) || received == signed.max(1)
+}
+
+/// Returns the sums of a message, with its bytes as unsigned and as signed numbers: rotate left by one, add the byte.
+fn sums(msg: &[u8]) -> (u32, u32) {
+    let (before, rest) = msg.split_at(msg.len().min(CKSUM_AT));
+    let (field, after) = rest.split_at(rest.len().min(CKSUM_ZEROS.len()));
+    let zeros = CKSUM_ZEROS.iter().take(field.len());
+    let bytes = before.iter().chain(zeros).chain(after);
+    bytes.fold((0u32, 0u32), |(unsigned, signed), &b| {
+        // A C `char` that is signed: the byte is sign-extended first.
+        let extended = i32::from(i8::from_ne_bytes([b])) as u32;
+        (
+            unsigned.rotate_left(1).wrapping_add(u32::from(b)),
+            signed.rotate_left(1).wrapping_add(extended),
+        )
+    })
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_wire))]
+mod tests {
+    use super::*;
+
+    const ENV: Envelope = Envelope {
+        version: Version::V2,
+        credits: 3,
+        src: Nid::new(0, 0x0a00_0002),
+        src_stamp: 0x0006_4a1b_2c3d_4e5f,
+        dst: Nid::new(0, 0x0a00_0001),
+        dst_stamp: 0x0006_4a1b_0000_0001,
+    };
+    const HDR: RawLnetHdr = [0x5a; 72];
+    const A: Cookie = Cookie(0x1122_3344_5566_7788);
+    const B: Cookie = Cookie(0xaabb_ccdd_eeff_0011);
+    const FRAGS: [Fragment; 2] = [
+        Fragment {
+            nob: 4096,
+            addr: 0xffff_1000,
+        },
+        Fragment { nob: 0, addr: 1 },
+    ];
+
+    /// Returns the checksum in a message.
+    fn cksum_of(msg: &[u8]) -> Option<u32> {
+        Order::Native.u32_at(msg, CKSUM_AT)
+    }
+
+    /// Checks the body of each type after encoding and decoding.
+    fn through(order: Order, body: &BodyOut<'_>, check: fn(Body<'_>) -> bool) -> bool {
+        let mut buf = [0; 200];
+        let Ok(nob) = encode_as(&mut buf, order, &ENV, body) else {
+            return false;
+        };
+        let Ok(msg) = decode(&buf) else {
+            return false;
+        };
+        let same = msg.env == ENV && msg.facts.order() == order && msg.facts.nob() == nob;
+        let again = reparse(&buf, msg.facts).is_ok_and(check);
+        same && again
+            && cksum_of(&buf) == Some(0)
+            && msg.body.kind() == body.kind()
+            && check(msg.body)
+    }
+
+    #[test]
+    fn every_type_round_trips_in_both_orders() {
+        let done = DoneBody {
+            cookie: A,
+            status: -61,
+        };
+        let params = ConnParams {
+            queue_depth: 8,
+            max_frags: 257,
+            max_msg_size: 4096,
+        };
+        for order in [Order::Native, Order::Swapped] {
+            assert!(through(order, &BodyOut::Noop, |b| matches!(b, Body::Noop)));
+            assert!(through(order, &BodyOut::ConnReq(params), |b| {
+                matches!(b, Body::ConnReq(p) if p.max_frags == 257 && p.queue_depth == 8)
+            }));
+            assert!(through(order, &BodyOut::ConnAck(params), |b| {
+                matches!(b, Body::ConnAck(p) if p.max_msg_size == 4096)
+            }));
+            let imm = BodyOut::Immediate {
+                hdr: &HDR,
+                payload: 50,
+            };
+            assert!(through(order, &imm, |b| {
+                matches!(b, Body::Immediate { hdr, payload } if *hdr == HDR && payload.len() == 50)
+            }));
+            let req = BodyOut::PutReq {
+                hdr: &HDR,
+                cookie: A,
+            };
+            assert!(through(order, &req, |b| {
+                matches!(b, Body::PutReq { hdr, cookie } if *hdr == HDR && cookie == A)
+            }));
+            assert!(through(order, &BodyOut::PutNak(done), |b| {
+                matches!(b, Body::PutNak(d) if d.status == -61 && d.cookie == A)
+            }));
+            assert!(through(order, &BodyOut::PutDone(done), |b| {
+                matches!(b, Body::PutDone(d) if d.status == -61 && d.cookie == A)
+            }));
+            assert!(through(order, &BodyOut::GetDone(done), |b| {
+                matches!(b, Body::GetDone(d) if d.status == -61 && d.cookie == A)
+            }));
+            let ack = BodyOut::PutAck {
+                src: A,
+                dst: B,
+                rd: DescriptorOut {
+                    key: 0x1234_5678,
+                    frags: &FRAGS,
+                },
+            };
+            assert!(through(order, &ack, |b| {
+                let Body::PutAck { src, dst, rd } = b else {
+                    return false;
+                };
+                let same = rd.fragments().eq(FRAGS) && rd.key() == 0x1234_5678;
+                same && src == A && dst == B && rd.total() == 4096 && rd.nfrags() == 2
+            }));
+            let get = BodyOut::GetReq {
+                hdr: &HDR,
+                cookie: B,
+                rd: DescriptorOut {
+                    key: 1,
+                    frags: &FRAGS,
+                },
+            };
+            assert!(through(order, &get, |b| {
+                matches!(b, Body::GetReq { cookie, rd, .. } if cookie == B && rd.nfrags() == 2)
+            }));
+        }
+    }
+
+    #[test]
+    fn too_long_for_the_wire_or_the_buffer() {
+        // The kernel's stack is small: the upper limit is tried on the host.
+        let mut buf = [0; 160];
+        let none = BodyOut::PutAck {
+            src: A,
+            dst: B,
+            rd: DescriptorOut { key: 1, frags: &[] },
+        };
+        assert_eq!(
+            encode(&mut buf, &ENV, &none),
+            Err(WireError::FragmentCount(0))
+        );
+        let mut imm = |payload| {
+            let hdr = &HDR;
+            encode(&mut buf, &ENV, &BodyOut::Immediate { hdr, payload })
+        };
+        assert_eq!(imm(3976), Ok(4096));
+        assert_eq!(imm(3977), Err(WireError::PayloadTooLong));
+        let mut short = [0; 47];
+        assert_eq!(
+            encode(&mut short, &ENV, &BodyOut::Noop),
+            Err(WireError::NoRoom)
+        );
+    }
+
+    #[test]
+    fn sealed_messages_verify() -> Result<(), WireError> {
+        let mut buf = [0xeeu8; 130];
+        let body = BodyOut::Immediate {
+            hdr: &HDR,
+            payload: 10,
+        };
+        let nob = encode(&mut buf, &ENV, &body)?;
+        finalize_hdr(&mut buf, nob, 200, true)?;
+        let msg = decode(&buf)?;
+        assert_eq!(msg.env.credits, 200);
+        let (sum, facts) = (cksum_of(&buf), msg.facts);
+        assert!(sum != Some(0));
+
+        // The same once more.
+        finalize_hdr(&mut buf, nob, 200, true)?;
+        assert_eq!(cksum_of(&buf), sum);
+
+        // Any change is seen; without checksum it is not.
+        if let Some(b) = buf.last_mut() {
+            *b ^= 1;
+        }
+        assert_eq!(decode(&buf).map(|m| m.facts), Err(WireError::Checksum));
+        // A caller that reopens a message has checked it before.
+        assert!(reparse(&buf, facts).is_ok());
+        let (cut, _) = buf.split_at(nob.saturating_sub(1));
+        assert!(reparse(cut, facts).is_err());
+        finalize_hdr(&mut buf, nob, 0, false)?;
+        assert_eq!(cksum_of(&buf), Some(0));
+        assert_eq!(
+            finalize_hdr(&mut buf, 131, 0, false),
+            Err(WireError::NoRoom)
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn identity() {
+        let id = Identity {
+            me: ENV.dst,
+            my_stamp: ENV.dst_stamp,
+            peer: ENV.src,
+            peer_stamp: ENV.src_stamp,
+        };
+        assert_eq!(check_identity(&ENV, &id), Ok(()));
+        let with = |f: fn(&mut Envelope)| {
+            let mut env = ENV;
+            f(&mut env);
+            check_identity(&env, &id)
+        };
+        assert_eq!(with(|e| e.version = Version::V1), Err(Stale::Version));
+        assert_eq!(with(|e| e.src = e.dst), Err(Stale::SourceNid));
+        assert_eq!(with(|e| e.dst = e.src), Err(Stale::DestinationNid));
+        assert_eq!(with(|e| e.src_stamp = 0), Err(Stale::SourceStamp));
+        assert_eq!(with(|e| e.dst_stamp = 0), Err(Stale::DestinationStamp));
+    }
+
+    #[test]
+    fn own_checksum_field_counts_as_zero() {
+        let zero = [0u8; 48];
+        let mut noise = zero;
+        if let Some(field) = noise.get_mut(12..16) {
+            field.copy_from_slice(&[1, 2, 3, 4]);
+        }
+        assert_eq!(checksum(&zero), 1);
+        assert_eq!(checksum(&noise), 1);
+        assert!(cksum_matches(&noise, 1));
+        assert!(!cksum_matches(&noise, 0));
+        assert!(!cksum_matches(&noise, 2));
+    }
+
+    #[test]
+    fn checksum_rotates_then_adds() {
+        assert_eq!(checksum(&[1, 0, 0]), 4);
+        assert_eq!(checksum(&[1, 2, 3]), 11);
+        assert_eq!(checksum(&[]), 1);
+    }
+
+    #[test]
+    fn both_char_variants_are_accepted() {
+        assert_eq!(checksum(&[0x80]), 0x80);
+        assert!(cksum_matches(&[0x80], 0x80));
+        assert!(cksum_matches(&[0x80], 0xffff_ff80));
+        assert!(!cksum_matches(&[0x80], 0x7f));
     }
 }

@@ -95,10 +95,7 @@ use crate::{
             FIRST_WORD_MS, //
         },
         nid::Nid,
-        wire::{
-            Identity,
-            Version, //
-        }, //
+        wire::Identity, //
     },
     rdma::{
         atomic::{
@@ -257,7 +254,6 @@ impl Conn {
         let active = turn.is_some();
         let ni = &peer.ni;
         let identity = Identity {
-            version: Version::V2,
             me: ni.nid,
             my_stamp: ni.stamp,
             peer: peer.nid,

@@ -14,9 +14,9 @@
 use kernel::prelude::*;
 
 use crate::{
-    proto::{
-        rdma_descriptor::Descriptor,
-        wire::Fragment, //
+    proto::wire::{
+        Descriptor,
+        Fragment, //
     },
     rdma::sg::SgMap, //
 };

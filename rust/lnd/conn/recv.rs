@@ -45,13 +45,14 @@ use crate::{
     proto::{
         cause::errno,
         credits::Repost,
-        encode::BodyOut,
         tx_state::Op,
         wire::{
             immediate_payload,
             reparse,
             Body,
+            BodyOut,
             Cookie,
+            DescriptorOut,
             DoneBody, //
         }, //
     },
@@ -199,8 +200,10 @@ fn recv_put(
         BodyOut::PutAck {
             src: cookie,
             dst,
-            key,
-            frags: core::slice::from_ref(&fragment),
+            rd: DescriptorOut {
+                key,
+                frags: core::slice::from_ref(&fragment),
+            },
         }
     });
     Ok(())

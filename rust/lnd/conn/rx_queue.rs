@@ -20,7 +20,7 @@ use super::{
         Rx, //
     }, //
 };
-use crate::proto::broken_invariant::broken;
+use crate::proto::broken;
 
 /// Requests of a connection, a `C`.
 pub(super) struct RxQueue<C> {

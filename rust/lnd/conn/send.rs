@@ -38,13 +38,16 @@ use crate::{
     proto::{
         cause::Cause,
         constants::LNET_MTU,
-        encode::BodyOut,
         lnet_hdr::{
             self,
             LnetKind,
             Method, //
         },
-        tx_state::Op, //
+        tx_state::Op,
+        wire::{
+            BodyOut,
+            DescriptorOut, //
+        }, //
     },
     rdma::{
         buf::TxBuf,
@@ -122,7 +125,7 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let payload = req.payload();
     let body = BodyOut::Immediate {
         hdr: req.hdr(),
-        payload_len: payload.nob(),
+        payload: payload.nob(),
     };
     let what = |now| Transfer::message(Owner::Message(msg), now);
     match conn.submit(
@@ -267,8 +270,10 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         BodyOut::GetReq {
             hdr,
             cookie,
-            key,
-            frags: core::slice::from_ref(&fragment),
+            rd: DescriptorOut {
+                key,
+                frags: core::slice::from_ref(&fragment),
+            },
         }
     });
     Ok(())

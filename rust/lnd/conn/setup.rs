@@ -47,14 +47,15 @@ use crate::{
             CONN_MSG_LEN,
             MSG_SIZE_WIRE, //
         },
-        encode::{
-            encode,
-            BodyOut, //
-        },
         nid::Nid,
         reject::Refused,
         tx_queues::NOOP_SLOTS,
-        wire::ConnParams, //
+        wire::{
+            encode,
+            finalize_hdr,
+            BodyOut,
+            ConnParams, //
+        }, //
     },
     rdma::{
         atomic::Relaxed,
@@ -278,7 +279,7 @@ impl Conn {
             BodyOut::ConnAck(params)
         };
         let nob = encode(out, &env, &body).map_err(|_| EPROTO)?;
-        crate::proto::encode::finalize_hdr(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
+        finalize_hdr(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
     }
 
     /// Creates the queue pair, with the requested depth or the largest that the device supports, and posts the

@@ -33,9 +33,11 @@ use crate::{
         cause::Cause,
         constants::IMMEDIATE_HEAD,
         credits::Repost,
-        encode::BodyOut,
         tx_state::Op,
-        wire::Cookie, //
+        wire::{
+            BodyOut,
+            Cookie, //
+        }, //
     },
     rdma::{
         buf::TxBuf,

@@ -30,8 +30,10 @@ use crate::{
     policy::latency::Stamps,
     proto::{
         cause::Cause,
-        rdma_descriptor::Descriptor,
-        wire::Fragment, //
+        wire::{
+            Descriptor,
+            Fragment, //
+        }, //
     },
     rdma::{
         buf::TxBuf,

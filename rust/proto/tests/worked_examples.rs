@@ -13,10 +13,6 @@ use ro2iblnd_proto::{
         RejectDetails,
         RejectWhy, //
     },
-    encode::{
-        encode_as,
-        BodyOut, //
-    },
     nid::{
         race_key,
         Nid, //
@@ -64,7 +60,7 @@ fn both_ways(order: Order, env: &Envelope, body: &BodyOut<'_>, hex: &str) {
     let nob = encode_as(&mut out, order, env, body).unwrap();
     assert_eq!(out[..nob], want);
     let msg = decode(&want).unwrap();
-    assert_eq!(msg.order, order);
+    assert_eq!(msg.facts.order(), order);
     assert_eq!(msg.env, *env);
     assert_eq!(msg.body.kind(), body.kind());
     assert_eq!(reencode(&msg).unwrap(), want);
@@ -136,11 +132,13 @@ fn put_ack_of_one_sink() {
         dst: Cookie(u64::from_ne_bytes([
             0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
         ])),
-        key: 0x1234_5678,
-        frags: &[Fragment {
-            nob: 65536,
-            addr: 0xff00_1000,
-        }],
+        rd: DescriptorOut {
+            key: 0x1234_5678,
+            frags: &[Fragment {
+                nob: 65536,
+                addr: 0xff00_1000,
+            }],
+        },
     };
     both_ways(LITTLE, &env(0, D), &ack, &hex);
     assert_eq!(unhex(&hex).len(), 84);
@@ -173,19 +171,18 @@ fn largest_descriptors() {
     let mut out = vec![0; 4096];
     let hdr = [0; 72];
     let mut nob = |n: usize, get: bool| {
-        let (cookie, key, frags) = (Cookie(0), 0, &frags[..n]);
+        let (cookie, frags) = (Cookie(0), &frags[..n]);
+        let rd = DescriptorOut { key: 0, frags };
         let body = match get {
             true => BodyOut::GetReq {
                 hdr: &hdr,
                 cookie,
-                key,
-                frags,
+                rd,
             },
             false => BodyOut::PutAck {
                 src: cookie,
                 dst: cookie,
-                key,
-                frags,
+                rd,
             },
         };
         encode_as(&mut out, Order::Native, &env(0, D), &body)

@@ -23,16 +23,16 @@ use crate::{
     policy::upcall_sched::WrRole,
     proto::{
         cause::Cause,
-        encode::{
-            encode,
-            finalize_hdr,
-            BodyOut, //
-        },
         tx_state::{
             Op,
             Wr, //
         },
-        wire::Cookie, //
+        wire::{
+            encode,
+            finalize_hdr,
+            BodyOut,
+            Cookie, //
+        }, //
     },
     rdma::buf::TxBuf, //
 };

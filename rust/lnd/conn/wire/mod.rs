@@ -72,7 +72,8 @@ use crate::{
         },
         wire::{
             Envelope,
-            Identity, //
+            Identity,
+            Version, //
         }, //
     },
     rdma::{
@@ -188,7 +189,7 @@ impl<C: RxConn> Wire<C> {
     #[inline]
     pub(super) fn envelope(&self) -> Envelope {
         Envelope {
-            version: self.identity.version,
+            version: Version::V2,
             credits: 0,
             src: self.identity.me,
             src_stamp: self.identity.my_stamp,

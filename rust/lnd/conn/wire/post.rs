@@ -23,14 +23,14 @@ use crate::{
     policy::upcall_sched::WrRole,
     proto::{
         cause::Cause,
-        encode::{
-            encode,
-            finalize_hdr,
-            BodyOut, //
-        },
         tx_state::{
             Op,
             Wr, //
+        },
+        wire::{
+            encode,
+            finalize_hdr,
+            BodyOut, //
         }, //
     },
     rdma::buf::TxBuf, //

@@ -27,11 +27,6 @@ use crate::{
     proto::{
         cause::Cause,
         credits::Repost,
-        encode::{
-            encode,
-            BodyOut, //
-        },
-        rdma_descriptor::Descriptor,
         tx_state::{
             Answer,
             Op, //
@@ -39,17 +34,18 @@ use crate::{
         wire::{
             check_identity,
             decode,
+            encode,
             plain_head,
             reparse,
             Body,
+            BodyOut,
             Cookie,
+            Descriptor,
             DoneBody,
             ParsedHdr, //
         }, //
     },
-    rdma::{
-        wc::WcStatus, //
-    }, //
+    rdma::wc::WcStatus, //
 };
 
 /// Returns the result of a receive by its completion status, and which side is to blame: the peer chose the length and
@@ -109,7 +105,7 @@ impl<C: RxConn> Wire<C> {
     ) -> Result<(), CloseReason> {
         let m = decode(rx.msg().bytes()).map_err(CloseReason::Message)?;
         check_identity(&m.env, &self.identity).map_err(CloseReason::Stale)?;
-        let (credits, facts) = (m.env.credits, m.facts());
+        let (credits, facts) = (m.env.credits, m.facts);
         self.receive_body(credits, facts, rx, inbox)
     }
 
@@ -224,7 +220,7 @@ impl<C: RxConn> Wire<C> {
         }
         let taken = match m.body {
             Body::Immediate { .. } => {
-                let facts = m.facts();
+                let facts = m.facts;
                 rx.msg_mut().judged(facts);
                 let credited = self.credits.request_received().is_ok();
                 if credited {

@@ -17,7 +17,8 @@ use crate::{
             Lengths,
             QueueKind, //
         },
-        tx_state::TxState, //
+        tx_state::TxState,
+        wire::Version, //
     }, //
 };
 
@@ -74,7 +75,7 @@ impl<C: RxConn> Wire<C> {
         });
         let ages = self.txs.transfers().map(|transfer| transfer.age_ms());
         let mut numbers = WireSnapshot {
-            version: self.identity.version.wire(),
+            version: Version::V2.wire(),
             credits: self.credits.snapshot(),
             queues: self.txs.lengths(),
             counts: self.counts.with_recv_wrs(recv_wrs),

@@ -38,10 +38,7 @@ use ro2iblnd_proto::{
         ReconnectState as Policy,
         RetryReject, //
     },
-    wire::{
-        ConnParams,
-        Order, //
-    }, //
+    wire::ConnParams, //
 };
 
 use crate::{
@@ -390,7 +387,6 @@ impl Node {
                     conn.qp = Qp::Ready;
                     conn.cm = CmState::ReqSent;
                     Cm::Req(ConnReq {
-                        order: Order::Native,
                         src: nid(side),
                         src_stamp: stamp,
                         dst: nid(other(side)),

@@ -20,10 +20,7 @@ use ro2iblnd_proto::{
         PeerParams,
         ReconnectState, //
     },
-    wire::{
-        ConnParams,
-        Order, //
-    }, //
+    wire::ConnParams, //
 };
 
 /// Requests of `src` to `dst` that are refused for a race, until one is accepted.
@@ -34,7 +31,6 @@ fn races(src: Nid, dst: Nid) -> usize {
         frags: MaxFrags::MAX,
     };
     let req = ConnReq {
-        order: Order::Native,
         src,
         src_stamp: 7,
         dst,

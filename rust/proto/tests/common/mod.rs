@@ -5,18 +5,15 @@
 
 #![allow(dead_code)]
 
-use ro2iblnd_proto::{
-    encode::{
-        encode_as,
-        BodyOut, //
-    },
-    rdma_descriptor::Descriptor,
-    wire::{
-        Body,
-        Fragment,
-        WireError,
-        WireMsg, //
-    }, //
+use ro2iblnd_proto::wire::{
+    encode_as,
+    Body,
+    BodyOut,
+    Descriptor,
+    DescriptorOut,
+    Fragment,
+    WireError,
+    WireMsg, //
 };
 use serde_json::Value;
 
@@ -49,7 +46,7 @@ pub fn reencode(msg: &WireMsg<'_>) -> Result<Vec<u8>, WireError> {
             tail = payload;
             BodyOut::Immediate {
                 hdr,
-                payload_len: payload.len(),
+                payload: payload.len(),
             }
         }
         Body::PutReq { hdr, cookie } => BodyOut::PutReq { hdr, cookie },
@@ -57,20 +54,24 @@ pub fn reencode(msg: &WireMsg<'_>) -> Result<Vec<u8>, WireError> {
         Body::PutAck { src, dst, rd } => BodyOut::PutAck {
             src,
             dst,
-            key: rd.key(),
-            frags: &list,
+            rd: DescriptorOut {
+                key: rd.key(),
+                frags: &list,
+            },
         },
         Body::PutDone(d) => BodyOut::PutDone(d),
         Body::GetReq { hdr, cookie, rd } => BodyOut::GetReq {
             hdr,
             cookie,
-            key: rd.key(),
-            frags: &list,
+            rd: DescriptorOut {
+                key: rd.key(),
+                frags: &list,
+            },
         },
         Body::GetDone(d) => BodyOut::GetDone(d),
     };
     let mut out = vec![0xee; 4096];
-    let nob = encode_as(&mut out, msg.order, &msg.env, &body)?;
+    let nob = encode_as(&mut out, msg.facts.order(), &msg.env, &body)?;
     out.truncate(nob - tail.len());
     out.extend_from_slice(tail);
     Ok(out)
