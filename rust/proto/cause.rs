@@ -7,44 +7,26 @@
 //! 7, except for rows where ko2iblnd blames the wrong side (Documentation/reference.md).
 
 /// Errno values that cross the border to LNet, as positive numbers (`asm-generic/errno*.h`).
+#[allow(missing_docs)] // the names are those of the C library
 pub mod errno {
-    /// I/O error.
     pub const EIO: i32 = 5;
-    /// Out of memory.
     pub const ENOMEM: i32 = 12;
-    /// No such device.
-    pub const ENODEV: i32 = 19;
-    /// Invalid argument.
-    pub const EINVAL: i32 = 22;
-    /// Busy.
     pub const EBUSY: i32 = 16;
-    /// No data: nothing matched a GET.
+    pub const ENODEV: i32 = 19;
+    pub const EINVAL: i32 = 22;
     pub const ENODATA: i32 = 61;
-    /// Protocol error.
     pub const EPROTO: i32 = 71;
-    /// Message too long.
     pub const EMSGSIZE: i32 = 90;
-    /// The address is in use.
     pub const EADDRINUSE: i32 = 98;
-    /// The address is not one of this node.
     pub const EADDRNOTAVAIL: i32 = 99;
-    /// The network is down.
     pub const ENETDOWN: i32 = 100;
-    /// No route to the network.
     pub const ENETUNREACH: i32 = 101;
-    /// Connection aborted.
     pub const ECONNABORTED: i32 = 103;
-    /// Connection reset by peer.
     pub const ECONNRESET: i32 = 104;
-    /// Cannot send after shutdown.
     pub const ESHUTDOWN: i32 = 108;
-    /// Timed out.
     pub const ETIMEDOUT: i32 = 110;
-    /// Connection refused.
     pub const ECONNREFUSED: i32 = 111;
-    /// No route to host.
     pub const EHOSTUNREACH: i32 = 113;
-    /// Stale handle: the peer was restarted.
     pub const ESTALE: i32 = 116;
 }
 
@@ -78,13 +60,30 @@ pub struct Outcome {
     pub health: Health,
 }
 
-/// Defines [`Cause`]. Each cause has a variant, whose name programs read, and a phrase for the log.
+// Classes of a cause, for its row. The methods of [`Cause`] explain them: IS_OURS is the opposite of `needs_backoff`,
+// DISCREDITS_RX of `accepts_late_rx`, and IS_RETRYABLE includes SPARES_MESSAGES.
+const BLAMES_PEER: u16 = 1;
+const IS_SILENT: u16 = 1 << 1;
+const IS_RETRYABLE: u16 = 1 << 2;
+const IS_OURS: u16 = 1 << 3;
+const IS_WANTED: u16 = 1 << 4;
+const SPARES_MESSAGES: u16 = 1 << 5;
+const SPARES_WHO_WAITS: u16 = 1 << 6;
+const DISCREDITS_RX: u16 = 1 << 7;
+const IS_OURS_TO_CONNECT: u16 = 1 << 8;
+
+/// Defines [`Cause`]. A row has the variant, whose name programs read; the errno and the health that LNet gets; the
+/// classes; and the phrase for the log.
 macro_rules! causes {
-    ($($(#[$doc:meta])+ $name:ident $(($errno:ty))? = $phrase:literal,)+) => {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident $(($carried:ty))?, $errno:ident, $health:ident, $classes:expr,
+        $phrase:literal;
+    )+) => {
         /// Reason of an end. The first cause is kept, later ones are consequences.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Cause {
-            $($(#[$doc])+ $name $(($errno))?,)+
+            $($(#[$doc])+ $name $(($carried))?,)+
         }
 
         /// Names of [`Cause`] without spaces, for programs.
@@ -104,71 +103,112 @@ macro_rules! causes {
                     $(Self::$name { .. } => Number::$name as usize,)+
                 }
             }
+
+            /// Returns errno, health and classes of its row.
+            const fn row(self) -> (i32, Health, u16) {
+                match self {
+                    $(Self::$name { .. } => (errno::$errno, Health::$health, $classes),)+
+                }
+            }
         }
     };
 }
 
 causes! {
-    /// The NI is being deleted by the operator, or the module unloaded.
-    Shutdown = "shutting down",
-    /// The administrator closed the connection: `lctl disconnect`.
-    AdminClose = "closed by lctl disconnect",
+    /// The NI is being deleted by the operator, or the module unloaded. LNet may have another NI.
+    Shutdown, EIO, LocalDropped, IS_OURS | IS_WANTED,
+        "shutting down";
+    /// The administrator closed the connection, `lctl disconnect`, and wants a new one that sends the messages.
+    AdminClose, EIO, LocalDropped, IS_OURS | IS_WANTED | SPARES_MESSAGES | SPARES_WHO_WAITS,
+        "closed by lctl disconnect";
     /// The administrator deleted the peer: `lctl del_peer`.
-    PeerDeleted = "the peer was deleted (lctl del_peer)",
-    /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]).
-    Denied = "denied by the parameter access",
-    /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_after_close`]).
-    Backlog = "LNet retains too many requests of earlier connections",
-    /// The peer closed the connection.
-    PeerClosed = "closed by the peer",
+    PeerDeleted, EIO, LocalError, IS_OURS | IS_WANTED,
+        "the peer was deleted (lctl del_peer)";
+    /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]). This NI must not
+    /// send to that peer; it reaches others.
+    Denied, EIO, RemoteDropped, IS_OURS | IS_WANTED | DISCREDITS_RX,
+        "denied by the parameter access";
+    /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_after_close`]). Our
+    /// NI has no part in it: LNet reaches other peers over it.
+    Backlog, EBUSY, RemoteDropped, IS_OURS,
+        "LNet retains too many requests of earlier connections";
+    /// The peer closed the connection. Our NI has no part in that: LNet reaches other peers over it. If LNet has no
+    /// other NI of the peer, the driver resends.
+    PeerClosed, ECONNRESET, RemoteDropped, IS_RETRYABLE,
+        "closed by the peer";
     /// The peer has been restarted: its incarnation changed.
-    PeerRestarted = "the peer was restarted",
+    PeerRestarted, ESTALE, RemoteDropped, BLAMES_PEER | SPARES_WHO_WAITS | DISCREDITS_RX,
+        "the peer was restarted";
     /// The peer broke the protocol.
-    Protocol = "the peer broke the protocol",
+    Protocol, EPROTO, RemoteError, BLAMES_PEER | DISCREDITS_RX,
+        "the peer broke the protocol";
     /// The address does not answer, or there is no route to it.
-    Unreachable = "unreachable: the address does not answer, or no route",
+    Unreachable, EHOSTUNREACH, RemoteDropped, BLAMES_PEER,
+        "unreachable: the address does not answer, or no route";
     /// The node answers, but no LND listens there.
-    NoListener = "no listener: is LNet up, with the same service",
+    NoListener, EHOSTUNREACH, RemoteDropped, BLAMES_PEER,
+        "no listener: is LNet up, with the same service";
     /// The peer refused the connection.
-    Refused = "refused by the peer",
+    Refused, ECONNREFUSED, RemoteDropped, BLAMES_PEER,
+        "refused by the peer";
     /// The handshake failed in another way (CM error, reset before establishment).
-    ConnectFailed = "the handshake failed",
+    ConnectFailed, ECONNABORTED, RemoteDropped, BLAMES_PEER,
+        "the handshake failed";
     /// The handshake took longer than allowed.
-    ConnectTimeout = "the handshake took too long",
+    ConnectTimeout, ETIMEDOUT, RemoteDropped, BLAMES_PEER,
+        "the handshake took too long";
     /// Objects of the connection could not be created here.
-    NoResources = "out of memory or of device resources here",
+    NoResources, ENOMEM, LocalDropped, IS_RETRYABLE,
+        "out of memory or of device resources here";
     /// A work request failed because of this node (`IB_WC_LOC_*`, a failed post).
-    LocalFault = "a work request failed here",
+    LocalFault, EIO, LocalDropped, IS_RETRYABLE,
+        "a work request failed here";
     /// A work request failed because of the peer (`IB_WC_REM_*`).
-    RemoteFault = "the peer's device refused a work request",
+    RemoteFault, EIO, RemoteError, BLAMES_PEER | IS_RETRYABLE,
+        "the peer's device refused a work request";
     /// The transport gave up (`IB_WC_RETRY_EXC_ERR`, `IB_WC_RNR_RETRY_EXC_ERR`).
-    TransportRetry = "the transport gave up retrying",
-    /// Flushed with the connection; the connection's own cause says why.
-    Flushed = "the queue pair went into the error state",
+    TransportRetry, EIO, RemoteDropped, BLAMES_PEER | IS_SILENT | IS_RETRYABLE,
+        "the transport gave up retrying";
+    /// Flushed with the connection; the connection's own cause says why. An orderly close of the peer may show as a
+    /// flush before the CM reports it.
+    Flushed, ECONNRESET, RemoteDropped, IS_SILENT | IS_RETRYABLE,
+        "the queue pair went into the error state";
     /// Waited too long for a connection.
-    DeadlineConnecting = "no connection in time",
-    /// Waited too long in a queue of the connection.
-    DeadlineQueued = "queued too long",
+    DeadlineConnecting, ETIMEDOUT, RemoteDropped, BLAMES_PEER,
+        "no connection in time";
+    /// Waited too long in a queue of the connection, for credits, which the peer returns.
+    DeadlineQueued, ECONNABORTED, RemoteDropped, IS_RETRYABLE,
+        "queued too long";
     /// The send did not complete in time.
-    DeadlineSending = "the send did not complete in time",
+    DeadlineSending, ECONNABORTED, NetworkTimeout, BLAMES_PEER | IS_SILENT | IS_RETRYABLE,
+        "the send did not complete in time";
     /// The answer did not come in time.
-    DeadlineAnswer = "the peer did not answer in time",
+    DeadlineAnswer, ECONNABORTED, RemoteTimeout, BLAMES_PEER | IS_SILENT | IS_RETRYABLE,
+        "the peer did not answer in time";
     /// The device went away or reported a fatal error.
-    DeviceGone = "the RDMA device is gone",
+    DeviceGone, EIO, LocalDropped, IS_OURS | SPARES_MESSAGES,
+        "the RDMA device is gone";
     /// The link of the NI closed: no carrier, no address, or a port that is not active.
-    LinkDown = "the link is down here",
+    LinkDown, ENETDOWN, LocalDropped, IS_OURS | SPARES_MESSAGES | SPARES_WHO_WAITS,
+        "the link is down here";
     /// A connection that the peer asked for was established first.
-    Overtaken = "the peer connected first",
+    Overtaken, ECONNABORTED, RemoteDropped, IS_OURS | SPARES_MESSAGES | SPARES_WHO_WAITS,
+        "the peer connected first";
     /// The address of this node's interface or of the peer's moved.
-    AddressChanged = "an address changed",
+    AddressChanged, ECONNABORTED, LocalDropped, IS_RETRYABLE | SPARES_WHO_WAITS,
+        "an address changed";
     /// The interface of this node is on another RDMA device now.
-    Moved = "the interface moved to another RDMA device",
+    Moved, ENETDOWN, LocalDropped, IS_OURS | SPARES_MESSAGES | SPARES_WHO_WAITS | IS_OURS_TO_CONNECT,
+        "the interface moved to another RDMA device";
     /// The path MTU of the connection is larger than the MTU of the port here.
-    PathMtu = "the path MTU is larger than the MTU of the interface here allows: set the same MTU on both nodes",
+    PathMtu, ECONNABORTED, LocalDropped, IS_OURS | IS_RETRYABLE | SPARES_WHO_WAITS | IS_OURS_TO_CONNECT,
+        "the path MTU is larger than the MTU of the interface here allows: set the same MTU on both nodes";
     /// The peer reported this negative errno in a completion message.
-    Told(i32) = "the peer reported an error",
+    Told(i32), EIO, RemoteError, 0,
+        "the peer reported an error";
     /// The transfer could not be built here: a negative errno.
-    Local(i32) = "the transfer could not be built here",
+    Local(i32), EIO, LocalError, 0,
+        "the transfer could not be built here";
 }
 
 impl Cause {
@@ -182,48 +222,25 @@ impl Cause {
         PHRASES.get(self.number()).copied().unwrap_or("?")
     }
 
+    /// Returns whether it has one of `classes`.
+    const fn is_any_of(self, classes: u16) -> bool {
+        self.row().2 & classes != 0
+    }
+
     /// Returns the status and health of a message that ends for this cause. `posted`: a work request of it reached the
     /// device. LNet can resend a message without harm if none did.
     pub fn outcome(self, posted: bool) -> Outcome {
-        use errno::*;
-        let (status, health) = match self {
-            Self::PeerDeleted => (EIO, Health::LocalError),
-            // This NI must not send to that peer; it reaches others.
-            Self::Denied => (EIO, Health::RemoteDropped),
-            // The peer ended it, and our NI has no part in that: LNet reaches other peers over it. An orderly close of
-            // the peer may show as a flush before the CM reports it. If LNet has no other NI of the peer, the driver
-            // resends.
-            Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
-            Self::Overtaken => (ECONNABORTED, Health::RemoteDropped),
-            Self::PeerRestarted => (ESTALE, Health::RemoteDropped),
-            Self::Protocol => (EPROTO, Health::RemoteError),
-            Self::Unreachable | Self::NoListener => (EHOSTUNREACH, Health::RemoteDropped),
-            Self::Refused => (ECONNREFUSED, Health::RemoteDropped),
-            Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
-            Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::RemoteDropped),
-            Self::NoResources => (ENOMEM, Health::LocalDropped),
-            // An administrator who closes a connection wants a new one that sends the messages. After he deletes the
-            // NI, LNet may have another one.
-            Self::LocalFault | Self::AdminClose | Self::Shutdown if !posted => {
-                (EIO, Health::LocalDropped)
-            }
-            Self::LocalFault | Self::AdminClose | Self::Shutdown => (EIO, Health::LocalAborted),
-            Self::RemoteFault => (EIO, Health::RemoteError),
-            Self::TransportRetry => (EIO, Health::RemoteDropped),
-            // LNet keeps messages of this peer. Our NI has no part in it: LNet reaches other peers over it.
-            Self::Backlog => (EBUSY, Health::RemoteDropped),
-            // A message that is queued for so long waits for credits, which the peer returns.
-            Self::DeadlineQueued => (ECONNABORTED, Health::RemoteDropped),
-            Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
-            Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
-            Self::DeviceGone => (EIO, Health::LocalDropped),
-            Self::LinkDown | Self::Moved => (ENETDOWN, Health::LocalDropped),
-            Self::AddressChanged | Self::PathMtu => (ECONNABORTED, Health::LocalDropped),
-            Self::Told(e) => (positive(e), Health::RemoteError),
-            Self::Local(e) => (positive(e), Health::LocalError),
+        let (errno, health, _) = self.row();
+        let errno = match self {
+            Self::Told(carried) | Self::Local(carried) => positive(carried),
+            _ => errno,
+        };
+        let health = match self {
+            Self::LocalFault | Self::AdminClose | Self::Shutdown if posted => Health::LocalAborted,
+            _ => health,
         };
         Outcome {
-            status: status.saturating_neg(),
+            status: errno.saturating_neg(),
             health,
         }
     }
@@ -250,12 +267,6 @@ impl Cause {
         }
     }
 
-    /// Returns whether this node connects, because the peer cannot: the peer has another address of this node than the
-    /// NI, or asks for larger packets than its port takes.
-    pub fn is_ours_to_connect(self) -> bool {
-        matches!(self, Self::Moved | Self::PathMtu)
-    }
-
     /// Returns the cause of an attempt whose address resolution could not start, by its negative errno. Most of them
     /// are not the peer's fault.
     pub fn of_resolving(e: i32) -> Self {
@@ -268,167 +279,55 @@ impl Cause {
         }
     }
 
+    /// Returns whether this node connects, because the peer cannot: the peer has another address of this node than the
+    /// NI, or asks for larger packets than its port takes.
+    pub fn is_ours_to_connect(self) -> bool {
+        self.is_any_of(IS_OURS_TO_CONNECT)
+    }
+
     /// Returns whether the peer is gone for this cause, so that LNet should be told.
     pub fn blames_peer(self) -> bool {
-        match self {
-            Self::PeerRestarted
-            | Self::Protocol
-            | Self::Unreachable
-            | Self::NoListener
-            | Self::Refused
-            | Self::ConnectFailed
-            | Self::ConnectTimeout
-            | Self::DeadlineConnecting
-            | Self::RemoteFault
-            | Self::TransportRetry
-            | Self::DeadlineSending
-            | Self::DeadlineAnswer => true,
-            Self::Shutdown
-            | Self::AdminClose
-            | Self::PeerDeleted
-            | Self::Denied
-            | Self::Backlog
-            | Self::PeerClosed
-            | Self::NoResources
-            | Self::LocalFault
-            | Self::Flushed
-            | Self::DeadlineQueued
-            | Self::DeviceGone
-            | Self::LinkDown
-            | Self::Overtaken
-            | Self::AddressChanged
-            | Self::Moved
-            | Self::PathMtu
-            | Self::Told(_)
-            | Self::Local(_) => false,
-        }
+        self.is_any_of(BLAMES_PEER)
     }
 
     /// Returns whether the peer did not announce the end: its other connections may be dead, too.
     pub fn is_silent(self) -> bool {
-        matches!(
-            self,
-            Self::TransportRetry | Self::Flushed | Self::DeadlineSending | Self::DeadlineAnswer
-        )
+        self.is_any_of(IS_SILENT)
     }
 
     /// Returns whether neither side wanted this end, and another attempt may succeed.
     pub fn is_retryable(self) -> bool {
-        self.is_silent()
-            || matches!(
-                self,
-                Self::PeerClosed
-                    | Self::NoResources
-                    | Self::LocalFault
-                    | Self::RemoteFault
-                    | Self::DeadlineQueued
-                    | Self::AddressChanged
-                    | Self::PathMtu
-            )
+        self.is_any_of(IS_RETRYABLE)
     }
 
     /// Returns whether the end was not caused by an event of this node. The peer can bring about any other cause, so a
     /// peer whose connections end in this way at once, again and again, is retried with pauses.
     pub fn needs_backoff(self) -> bool {
-        match self {
-            Self::Shutdown
-            | Self::AdminClose
-            | Self::PeerDeleted
-            | Self::Denied
-            | Self::Backlog
-            | Self::DeviceGone
-            | Self::LinkDown
-            | Self::Overtaken
-            | Self::Moved
-            | Self::PathMtu => false,
-            Self::PeerClosed
-            | Self::PeerRestarted
-            | Self::Protocol
-            | Self::Unreachable
-            | Self::NoListener
-            | Self::Refused
-            | Self::ConnectFailed
-            | Self::ConnectTimeout
-            | Self::NoResources
-            | Self::LocalFault
-            | Self::RemoteFault
-            | Self::TransportRetry
-            | Self::Flushed
-            | Self::DeadlineConnecting
-            | Self::DeadlineQueued
-            | Self::DeadlineSending
-            | Self::DeadlineAnswer
-            | Self::AddressChanged
-            | Self::Told(_)
-            | Self::Local(_) => true,
-        }
+        !self.is_any_of(IS_OURS)
     }
 
     /// Returns whether earlier messages of the peer still count: the peer is not known to be wrong, restarted, or
     /// unwelcome. An error of either device does not discredit messages that arrived complete.
     pub fn accepts_late_rx(self) -> bool {
-        !matches!(self, Self::Protocol | Self::PeerRestarted | Self::Denied)
+        !self.is_any_of(DISCREDITS_RX)
     }
 
     /// Returns whether the administrator ended it: no connection is made again before LNet sends.
     pub fn is_wanted(self) -> bool {
-        matches!(
-            self,
-            Self::AdminClose | Self::PeerDeleted | Self::Denied | Self::Shutdown
-        )
+        self.is_any_of(IS_WANTED)
     }
 
     /// Returns whether the messages of a connection that ended for this cause may go over the next one. They may not if
     /// the peer must not have them, or if the message itself cannot be sent. If a connection lacked memory, that was
     /// for an answer to the peer: a lack of memory for a message ends only that message.
     pub fn spares_messages(self) -> bool {
-        match self {
-            Self::AdminClose
-            | Self::PeerClosed
-            | Self::NoResources
-            | Self::LocalFault
-            | Self::RemoteFault
-            | Self::TransportRetry
-            | Self::Flushed
-            | Self::DeadlineQueued
-            | Self::DeadlineSending
-            | Self::DeadlineAnswer
-            | Self::DeviceGone
-            | Self::LinkDown
-            | Self::Overtaken
-            | Self::AddressChanged
-            | Self::Moved
-            | Self::PathMtu => true,
-            Self::Shutdown
-            | Self::PeerDeleted
-            | Self::Denied
-            | Self::Backlog
-            | Self::PeerRestarted
-            | Self::Protocol
-            | Self::Unreachable
-            | Self::NoListener
-            | Self::Refused
-            | Self::ConnectFailed
-            | Self::ConnectTimeout
-            | Self::DeadlineConnecting
-            | Self::Told(_)
-            | Self::Local(_) => false,
-        }
+        self.is_any_of(SPARES_MESSAGES | IS_RETRYABLE)
     }
 
     /// Returns whether the cause of a failed attempt says nothing about the peer: it conflicted with something else on
     /// this node. Messages that wait for a connection wait for the next one.
     pub fn spares_who_waits(self) -> bool {
-        matches!(
-            self,
-            Self::PeerRestarted
-                | Self::AdminClose
-                | Self::Overtaken
-                | Self::Moved
-                | Self::LinkDown
-                | Self::AddressChanged
-                | Self::PathMtu
-        )
+        self.is_any_of(SPARES_WHO_WAITS)
     }
 }
 
