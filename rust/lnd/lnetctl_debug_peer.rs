@@ -37,7 +37,7 @@ use crate::{
     proto::{
         cause::Cause,
         conn_state::State,
-        tx_queues::QueueKind, //
+        tx_table::QueueKind, //
     }, //
 };
 

@@ -9,12 +9,12 @@
 //! A queue has room for these, and has a power of two as size, because adapters and rxe round it up anyway. WRITEs of
 //! large transfers use the free slots: each moves a page for every gather element, so the 61 slots of depth 8 are 7
 //! MiB, and no path holds as much. Slots are counted exactly, and a chain that does not fit goes in parts
-//! ([`crate::proto::tx_queues`]): a shorter queue only means waiting. With room for all chains at a time the send queue
+//! ([`crate::proto::tx_table`]): a shorter queue only means waiting. With room for all chains at a time the send queue
 //! was most of the memory of an idle connection.
 
 use crate::proto::{
     constants::QueueDepth,
-    tx_queues::NOOP_SLOTS, //
+    tx_table::NOOP_SLOTS, //
 };
 
 /// Reserved places of a queue: for the drain markers, and the one that a ring leaves empty.
@@ -224,7 +224,7 @@ pub fn spare_buffers(depth: QueueDepth) -> usize {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_queue_sizes))]
 mod tests {
     use super::*;
-    use crate::proto::tx_queues::PART;
+    use crate::proto::tx_table::PART;
 
     #[test]
     fn no_depth_is_tried_that_the_device_cannot_have() {

@@ -23,40 +23,23 @@ pub const PRIORITY_NS: u64 = 1_000_000;
 /// Period for [`PRIORITY_NS`], in nanoseconds.
 pub const WHILE_NS: u64 = 16_000_000;
 
-/// Work requests in flight to the peer: pushed into the send queue, and not completed.
-#[derive(Clone, Copy, Debug)]
+/// Messages and invalidations in flight: pushed into the send queue, and not completed. Work requests in front of a
+/// message do not count.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SendsInFlight {
     messages: u32,
 }
 
-/// Role of a work request in its chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WrRole {
-    /// Message or invalidation: the last of its chain.
-    Last,
-    /// WRITE or registration in front of it.
-    InFront,
-}
-
 impl SendsInFlight {
-    /// Creates the count with nothing in flight.
-    pub const fn new() -> Self {
-        Self { messages: 0 }
+    /// Counts a pushed message.
+    pub fn pushed(&mut self) {
+        self.messages = self.messages.wrapping_add(1);
     }
 
-    /// Counts a work request that was pushed.
-    pub fn pushed(&mut self, load: WrRole) {
-        if load == WrRole::Last {
-            self.messages = self.messages.wrapping_add(1);
-        }
-    }
-
-    /// Counts a work request that has completed.
-    pub fn ended(&mut self, load: WrRole) {
-        if load == WrRole::Last {
-            let left = self.messages.checked_sub(1);
-            self.messages = left.unwrap_or_else(|| broken("a send completes twice"));
-        }
+    /// Counts a completed message.
+    pub fn ended(&mut self) {
+        let left = self.messages.checked_sub(1);
+        self.messages = left.unwrap_or_else(|| broken("a send completes twice"));
     }
 
     /// Returns whether to ring the doorbell for the queued work requests. If not, a completion is certain to arrive and
@@ -65,12 +48,6 @@ impl SendsInFlight {
     #[inline]
     pub fn rings(&self, corked: impl FnOnce() -> bool) -> bool {
         self.messages == 0 || (self.messages < RING_BELOW && !corked())
-    }
-}
-
-impl Default for SendsInFlight {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -145,33 +122,26 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_one_message() {
-        let mut flight = SendsInFlight::new();
+    fn test_doorbell_waits_for_messages_in_flight() {
+        let mut flight = SendsInFlight::default();
         for _ in 0..RING_BELOW - 1 {
-            for _ in 0..200 {
-                flight.pushed(WrRole::InFront);
-            }
-            flight.pushed(WrRole::Last);
+            flight.pushed();
         }
         assert!(flight.rings(|| false));
-        flight.pushed(WrRole::Last);
+        flight.pushed();
         assert!(!flight.rings(|| false));
-        for _ in 0..200 {
-            flight.ended(WrRole::InFront);
-        }
-        assert!(!flight.rings(|| false));
-        flight.ended(WrRole::Last);
+        flight.ended();
         assert!(flight.rings(|| false));
     }
 
     #[test]
     fn nothing_waits_for_a_slow_job() {
-        let mut flight = SendsInFlight::new();
+        let mut flight = SendsInFlight::default();
         // No completion would come, and the job may take for ever.
         assert!(flight.rings(|| true));
-        flight.pushed(WrRole::Last);
+        flight.pushed();
         assert!(!flight.rings(|| true));
-        flight.ended(WrRole::Last);
+        flight.ended();
         assert!(flight.rings(|| true));
     }
 

@@ -40,8 +40,8 @@ pub mod nid;
 pub mod reject;
 pub mod reject_cause;
 mod reject_cause_table;
-pub mod tx_queues;
 pub mod tx_state;
+pub mod tx_table;
 pub mod wire;
 
 /// Reports a broken invariant of the driver itself, which no peer and no device can cause. Returns the default value,

@@ -8,16 +8,16 @@
 //! because a provider may report the flush before its device knows.
 //!
 //! ```text
-//!            enqueue          posting                  last WR
-//!  Free -> Mapped -----> Queued -----> Posted --------------------> Done
-//!                          ^             | \                         ^
-//!                          |   PUT_ACK,  |  \ last WR, answer wanted |
-//!                          | final answer|   v                       |
-//!                          | with a key  |  Waiting --- answer ------+
-//!                          +-------------+---- |                     |
-//!                           cancelled, key live|or flushed, and its |
-//!                           memory may be read v                     |
-//!                                             Held ---- KeyDead -----+
+//!                posting                  last WR
+//!  Free -> Queued -----> Posted --------------------> Done
+//!            ^             | \                         ^
+//!            |   PUT_ACK,  |  \ last WR, answer wanted |
+//!            | final answer|   v                       |
+//!            | with a key  |  Waiting --- answer ------+
+//!            +-------------+---- |                     |
+//!             cancelled, key live|or flushed, and its |
+//!             memory may be read v                     |
+//!                               Held ---- KeyDead -----+
 //! ```
 //!
 //! A final answer to a tx whose key is live sends the tx through the queue once more, as [`Op::Invalidate`]. A
@@ -134,9 +134,7 @@ pub enum Wr {
 pub enum TxState {
     /// Not in use.
     Free,
-    /// Built, owned by its builder.
-    Mapped,
-    /// In a queue; work requests of an earlier step, or WRITEs of this one, may still be uncompleted (`wrs`).
+    /// In a queue, or new; work requests of an earlier step, or WRITEs of this one, may still be uncompleted (`wrs`).
     Queued {
         /// Uncompleted work requests.
         wrs: u16,
@@ -208,10 +206,10 @@ impl Tx {
         told: false,
     };
 
-    /// Creates a tx that was just built for `op`.
-    pub fn mapped(op: Op) -> Self {
+    /// Creates a tx for `op`, which enters a queue or is posted next.
+    pub fn new(op: Op) -> Self {
         Self {
-            place: TxState::Mapped,
+            place: TxState::Queued { wrs: 0 },
             op,
             key: if op.needs_key() {
                 KeyState::Live
@@ -267,15 +265,6 @@ impl Tx {
         }
     }
 
-    /// Enters it into a queue. Returns `TxAction::Nothing` if its state does not allow that.
-    pub fn enqueue(&mut self) -> TxAction {
-        if self.place == TxState::Mapped {
-            self.place = TxState::Queued { wrs: 0 };
-            return TxAction::Requeue;
-        }
-        TxAction::Nothing
-    }
-
     /// Begins to post its work requests, and returns their [`Op`]. [`Tx::pushed`] follows for each. If not all of them
     /// can be posted, [`Tx::latch`] follows before the connection ends.
     #[inline]
@@ -296,7 +285,7 @@ impl Tx {
                 *wrs = wrs.saturating_add(n);
                 self.posted = true;
             }
-            TxState::Free | TxState::Mapped | TxState::Waiting | TxState::Held | TxState::Done => {}
+            TxState::Free | TxState::Waiting | TxState::Held | TxState::Done => {}
         }
     }
 
@@ -344,9 +333,7 @@ impl Tx {
                 self.place = TxState::Posted { wrs, answer };
                 self.settle()
             }
-            TxState::Free | TxState::Mapped | TxState::Waiting | TxState::Held | TxState::Done => {
-                TxAction::Nothing
-            }
+            TxState::Free | TxState::Waiting | TxState::Held | TxState::Done => TxAction::Nothing,
         }
     }
 
@@ -422,7 +409,7 @@ impl Tx {
     pub fn cancel(&mut self, cause: Cause) -> TxAction {
         let (wrs, posted) = match self.place {
             TxState::Free | TxState::Held | TxState::Done => return TxAction::Nothing,
-            TxState::Mapped | TxState::Waiting => (0, false),
+            TxState::Waiting => (0, false),
             TxState::Queued { wrs } => (wrs, false),
             TxState::Posted { wrs, .. } => (wrs, wrs > 0),
         };
@@ -482,9 +469,7 @@ mod tests {
     const FLUSHED: Result<(), Cause> = Err(Cause::Flushed);
 
     fn queued(op: Op) -> Tx {
-        let mut tx = Tx::mapped(op);
-        let _ = tx.enqueue();
-        tx
+        Tx::new(op)
     }
 
     fn post(tx: &mut Tx, n: u16) {
@@ -534,7 +519,6 @@ mod tests {
         };
         let places = [
             TxState::Free,
-            TxState::Mapped,
             TxState::Queued { wrs: 1 },
             sent,
             answered,

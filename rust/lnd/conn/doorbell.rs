@@ -8,7 +8,7 @@ use kernel::sync::Arc;
 
 use super::{
     close_reason::CloseReason,
-    wire::fast_path::FastPathLimits,
+    wire::pump::FastPathLimits,
     Conn,
     Inner, //
 };
@@ -35,21 +35,7 @@ impl Conn {
         }
     }
 
-    /// Continues the pump where a credit was missing.
-    #[inline(never)]
-    fn pump_resume(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        probe: bool,
-        patient: bool,
-        now: Option<Timestamp>,
-    ) {
-        if !inner.wire.is_starved(probe, patient) {
-            self.pump_now(inner, probe, patient, now);
-        }
-    }
-
-    // Separate functions, so that the caller saves no registers.
+    // Separate function, so that the caller saves no registers.
     #[inline(never)]
     fn pump_now(
         self: &Arc<Self>,
@@ -77,10 +63,8 @@ impl Conn {
     /// rings for it.
     #[inline(always)]
     pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
-        self.rings(inner).then(|| FastPathLimits {
-            patient: !inner.rx_queue.is_empty(),
-            cksum: self.ni.cksum(),
-        })
+        self.rings(inner)
+            .then(|| FastPathLimits::new(!inner.rx_queue.is_empty(), self.ni.cksum()))
     }
 
     /// Posts the transmits that may be sent, if any is due. Only while the connection is established.
@@ -95,12 +79,8 @@ impl Conn {
         // The LNet half returns the credits of these requests, and pumps. The peer gets no early credits while some
         // requests wait for their turn with LNet: those will reach the high-water mark.
         let probe = probe || (!patient && inner.wire.starves_peer());
-        if inner.wire.is_quiet(probe) {
-            return;
-        }
-        match inner.wire.lacks_credit() {
-            true => self.pump_resume(inner, probe, patient, now),
-            false => self.pump_now(inner, probe, patient, now),
+        if !inner.wire.is_blocked(probe, patient) {
+            self.pump_now(inner, probe, patient, now);
         }
     }
 

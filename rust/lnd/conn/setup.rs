@@ -17,9 +17,9 @@ use super::{
     rx::Rx,
     rx_queue::RxQueueRoom,
     wire::{
+        self,
         buf_pool::BufPool,
-        qp_handle::QpHandle,
-        tx_table_grow::TxTableGrow, //
+        qp_handle::QpHandle, //
     },
     Conn, //
 };
@@ -49,7 +49,7 @@ use crate::{
         },
         nid::Nid,
         reject::Refused,
-        tx_queues::NOOP_SLOTS,
+        tx_table::NOOP_SLOTS,
         wire::{
             encode,
             finalize_hdr,
@@ -328,16 +328,16 @@ impl Conn {
         let memory = memory.after(&search, close_log::now_ms());
         hca.depth.store(memory.bits(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
-        let mut link = QpHandle::new(parts)?;
+        let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
-        let limits = Limits::new(max_sge, link.wrs_per_reg());
+        let limits = Limits::new(max_sge, link.qp().wrs_per_reg());
         let room = RxQueueRoom::new(buffers)?;
         let waiting = no_memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than
         // the agreed depth.
-        let mut places = TxTableGrow::first(self.ni.depth(), depth)?;
+        let mut places = wire::first_slots(self.ni.depth(), depth)?;
         let stock = BufPool::new(depth, &mut supply)
             .map_err(|e| SetupError::Step("make the message buffers", e))?;
         self.with(|inner| {

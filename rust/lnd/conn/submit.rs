@@ -19,8 +19,8 @@ use super::{
     transfer_end::TransferEnd,
     wire::{
         buf_pool::ReserveUse,
-        fast_path::BuildResult,
-        tx_table_grow::TxTableGrow, //
+        more_slots,
+        pump::BuildResult, //
     },
     Conn, //
 };
@@ -219,7 +219,7 @@ impl Conn {
     #[inline(never)]
     fn grow(&self) -> Result {
         let _nofs = NofsScope::enter();
-        let mut bigger = TxTableGrow::new(self.with(|inner| inner.wire.nr_txs()))?;
+        let mut bigger = more_slots(self.with(|inner| inner.wire.nr_txs()))?;
         // The old tables are freed without the lock.
         self.with(|inner| inner.wire.grow(&mut bigger));
         Ok(())

@@ -54,10 +54,28 @@ pub(crate) enum TakenTx {
 }
 
 impl FinishedTx {
-    /// Takes a transmit out of its entry of the table. This place is empty.
+    /// Takes a transmit out of its entry of the table, perhaps into this place, which is empty.
+    #[inline(always)]
+    pub(super) fn take_tx(&mut self, tx: &Tx, entry: &mut Option<Transfer>) -> TakenTx {
+        let msg = match (tx.cause(), &mut *entry) {
+            (None, Some(transfer)) => transfer.take_message(),
+            _ => None,
+        };
+        match msg {
+            Some(msg) => {
+                Transfer::clear(entry);
+                TakenTx::Well(msg)
+            }
+            None => {
+                self.take(tx, entry);
+                TakenTx::Other
+            }
+        }
+    }
+
     // Separate function, for the sake of messages alone.
     #[inline(never)]
-    pub(super) fn take(&mut self, tx: &Tx, entry: &mut Option<Transfer>) {
+    fn take(&mut self, tx: &Tx, entry: &mut Option<Transfer>) {
         if let (None, None, Some(transfer)) = (&self.well, tx.cause(), &mut *entry) {
             if let Some(well) = transfer.take_well() {
                 // Nothing is dropped that way, and the compiler knows.

@@ -2,9 +2,9 @@
 
 //! Wire half of a connection: credits, transmits, buffers, and the queue pair.
 //!
-//! It decides how a transmit is built ([`fast_path`]), what a received message means ([`receive`]), what may be sent
-//! next ([`pump`]), and how that becomes work requests ([`post`]). It puts requests into the receive queue. It never
-//! sleeps and never calls LNet. It does not know the state of the connection; its callers do.
+//! It decides what a received message means ([`receive`]), what may be sent next ([`pump`]), and how that becomes work
+//! requests ([`post`]). It puts requests into the receive queue. It never sleeps and never calls LNet. It does not know
+//! the state of the connection; its callers do.
 //!
 //! Context: softirq and process context; part of the state that the connection lock protects.
 //!
@@ -33,9 +33,7 @@ use self::{
         FinishedTx,
         TakenTx, //
     },
-    qp_handle::QpHandle,
-    tx_table::TxTable,
-    tx_table_grow::TxTableGrow, //
+    qp_handle::QpHandle, //
 };
 use super::{
     close_reason::CloseReason,
@@ -44,7 +42,8 @@ use super::{
         Received,
         Rx,
         RxConn, //
-    }, //
+    },
+    transfer::Transfer, //
 };
 use crate::{
     lnd::{
@@ -70,6 +69,10 @@ use crate::{
             Credits,
             Repost, //
         },
+        tx_table::{
+            TxSlot,
+            TxTable, //
+        },
         wire::{
             Envelope,
             Identity,
@@ -83,25 +86,19 @@ use crate::{
             RegionPage, //
         },
         qp::Qp,
+        random,
         rq::RecvQueue,
         sq::SendQueue, //
     }, //
 };
 
 pub(super) mod buf_pool;
-pub(super) mod fast_path;
 pub(super) mod finished_tx;
 mod post;
-mod pump;
+pub(super) mod pump;
 pub(super) mod qp_handle;
 pub(super) mod receive;
-mod ring_doorbell;
-mod sent;
 pub(super) mod snapshot;
-mod tx_slot;
-pub(super) mod tx_table;
-pub(super) mod tx_table_grow;
-mod vacant_tx_slot;
 
 /// Arguments of [`Qp::drain`].
 pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
@@ -109,11 +106,50 @@ pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
 /// Resources for a sink, see [`Wire::for_sink`].
 pub(super) type SinkParts<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
 
+/// Minimum of transmits that are created when the table is full; half of the current number if that is more, because
+/// the table moves each time.
+const GROW_BY: usize = 16;
+
+/// Slots of the transmits of a connection.
+pub(super) type TxSlots = KVVec<TxSlot<Transfer>>;
+
+/// Allocates the first slots of a connection, for this number of LNet's messages and of answers to the peer: enough to
+/// send without memory. May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(super) fn first_slots(messages: QueueDepth, answers: QueueDepth) -> Result<TxSlots> {
+    let all = usize::from(messages.get()).saturating_add(answers.get().into());
+    new_slots(all.max(GROW_BY))
+}
+
+/// Allocates slots for more transmits than the `have` that there are. May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM`, `ENOSPC` if there can be no more.
+pub(super) fn more_slots(have: usize) -> Result<TxSlots> {
+    let want = have.saturating_add(GROW_BY.max(have / 2));
+    match want.min(usize::from(u16::MAX)) {
+        want if want > have => new_slots(want),
+        _ => Err(ENOSPC),
+    }
+}
+
+fn new_slots(n: usize) -> Result<TxSlots> {
+    let mut slots = TxSlots::with_capacity(n, GFP_KERNEL)?;
+    for _ in 0..n {
+        slots.push(TxSlot::FREE, GFP_KERNEL)?;
+    }
+    Ok(slots)
+}
+
 /// Wire half of a connection, a `C`.
 pub(super) struct Wire<C: RxConn> {
     identity: Identity,
     credits: Credits,
-    txs: TxTable,
+    txs: TxTable<TxSlots>,
     flight: SendsInFlight,
     buf_pool: BufPool<C>,
     link: Option<QpHandle<C>>,
@@ -139,8 +175,8 @@ impl<C: RxConn> Wire<C> {
         init!(Self {
             identity,
             credits: Credits::new(depth, 1),
-            txs: TxTable::new(),
-            flight: SendsInFlight::new(),
+            txs: TxTable::new(TxSlots::new(), random::u64()),
+            flight: SendsInFlight::default(),
             buf_pool: BufPool::EMPTY,
             link: None,
             limits: Limits::NONE,
@@ -272,24 +308,26 @@ impl<C: RxConn> Wire<C> {
 
     /// Returns the number of places.
     pub(super) fn nr_txs(&self) -> usize {
-        self.txs.len()
+        self.txs.nr_slots()
     }
 
-    /// Creates more places, see [`TxTable::grow`].
-    pub(super) fn grow(&mut self, bigger: &mut TxTableGrow) {
+    /// Moves the transmits into `bigger`, see [`TxTable::grow`]. The slots that it has afterwards must be freed without
+    /// the lock.
+    pub(super) fn grow(&mut self, bigger: &mut TxSlots) {
         self.txs.grow(bigger);
     }
 
     /// Returns whether a transmit is finished, and LNet does not know yet.
     #[inline]
     pub(super) fn has_done(&self) -> bool {
-        self.txs.has_done()
+        self.txs.done().is_some()
     }
 
     /// Takes the oldest finished transmit, if there is one, perhaps into `finished`.
     #[inline]
     pub(super) fn take_done(&mut self, finished: &mut FinishedTx) -> Option<TakenTx> {
-        self.txs.take_done(finished)
+        self.txs
+            .take_done(|tx, transfer| finished.take_tx(tx, transfer))
     }
 
     /// Returns whether any transmit is not finished.
@@ -299,17 +337,17 @@ impl<C: RxConn> Wire<C> {
 
     /// Ends every transmit because the connection was closed for `cause`.
     pub(super) fn cancel(&mut self, cause: Cause) {
-        self.txs.cancel(cause);
+        self.txs.cancel_all(cause);
     }
 
     /// Returns why a transmit, or a NOOP, has waited for more than `limit` milliseconds, if one has: the peer may have
     /// set how often this side's sends are retried.
     pub(super) fn overdue(&self, limit: i64) -> Option<Cause> {
         let noop = self.noop.is_some_and(|since| since.elapsed_ms() > limit);
-        self.txs
-            .pending()
-            .find_map(|(_, tx, transfer)| (transfer.age_ms() > limit).then(|| tx.timeout_cause()))
-            .or(noop.then_some(Cause::DeadlineSending))
+        let is_late = |slot: &TxSlot<Transfer>| slot.transfer().is_some_and(|t| t.age_ms() > limit);
+        let mut pending = self.txs.pending();
+        let late = pending.find_map(|(_, slot)| is_late(slot).then(|| slot.tx().timeout_cause()));
+        late.or(noop.then_some(Cause::DeadlineSending))
     }
 
     /// Posts a receive buffer again, unless another one was posted for it, and books it. Only until the connection

@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests of a transmit.
+//! Work requests of a transmit, from their push to their end, and the doorbell for them.
 //!
-//! Context: as [`super::pump`].
+//! Context: softirq and process context, under the connection lock.
 //!
 //! # Invariants
 //!
 //! A pushed work request has a context that identifies its transmit ([`index_of`]), and was counted in its transmit
 //! before the next one is built.
 
-use super::Wire;
+use super::{
+    qp_handle::{
+        QpHandle,
+        Unposted, //
+    },
+    Wire, //
+};
 use crate::{
     lnd::{
         conn::{
             rx::RxConn,
             transfer::Transfer, //
         },
-        stats::conn_counters::Count,
+        stats::{
+            conn_counters::Count,
+            conn_trace::ConnStats, //
+        },
         timestamp::Timestamp, //
     },
     lnet::dk::dk,
-    policy::upcall_sched::WrRole,
     proto::{
         cause::Cause,
         tx_state::{
@@ -33,82 +41,52 @@ use crate::{
             BodyOut, //
         }, //
     },
-    rdma::buf::TxBuf, //
+    rdma::{
+        batch::PushError,
+        buf::TxBuf,
+        sq::SendQueue,
+        wc::WcStatus, //
+    }, //
 };
 
-/// Context of a NOOP's work request. [`context`] creates all others.
+/// Context of a NOOP's work request. The other contexts are the index of their tx with perhaps one of the bits below.
+/// The send queue returns the context with the completion.
 const NOOP: u32 = u32::MAX;
 /// Set in the context of a LOCAL_INV.
 const INVALIDATE: u32 = 1 << 16;
-/// Set in the context of a work request in front of a message.
+/// Set in the context of a WRITE or registration in front of a message.
 const IN_FRONT: u32 = 1 << 17;
 
-/// Returns the context of a work request of the tx at `index`, which the send queue returns with its completion.
+/// Returns the index of the tx that a context belongs to; `None` for a NOOP.
 #[inline(always)]
-pub(super) fn context(index: u16, wr: Wr, load: WrRole) -> u32 {
-    let wr = match wr {
-        Wr::Any => 0,
-        Wr::Invalidate => INVALIDATE,
-    };
-    let load = match load {
-        WrRole::Last => 0,
-        WrRole::InFront => IN_FRONT,
-    };
-    u32::from(index) | wr | load
-}
-
-/// Returns whether a context is that of a NOOP's work request.
-#[inline]
-pub(super) fn is_noop(context: u32) -> bool {
-    context == NOOP
-}
-
-/// Returns the index of the tx that a context belongs to.
-#[inline(always)]
-pub(super) fn index_of(context: u32) -> Option<u16> {
+fn index_of(context: u32) -> Option<u16> {
     u16::try_from(context & !(INVALIDATE | IN_FRONT)).ok()
 }
 
-/// Returns the kind of its work request.
-#[inline(always)]
-pub(super) fn wr_of(context: u32) -> Wr {
-    if context & INVALIDATE != 0 {
-        Wr::Invalidate
-    } else {
-        Wr::Any
-    }
-}
-
-/// Returns the role of that work request.
-#[inline(always)]
-pub(super) fn load_of(context: u32) -> WrRole {
-    if context & IN_FRONT != 0 {
-        WrRole::InFront
-    } else {
-        WrRole::Last
+/// Returns the result of a request by its completion status, and which side is to blame.
+pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
+    match status {
+        WcStatus::Success => Ok(()),
+        WcStatus::Flush => Err(Cause::Flushed),
+        WcStatus::RetryExc | WcStatus::RnrRetryExc | WcStatus::RespTimeout => {
+            Err(Cause::TransportRetry)
+        }
+        WcStatus::RemInvReq
+        | WcStatus::RemAccess
+        | WcStatus::RemOp
+        | WcStatus::RemAbort
+        | WcStatus::BadResp => Err(Cause::RemoteFault),
+        WcStatus::LocLen
+        | WcStatus::LocQpOp
+        | WcStatus::LocProt
+        | WcStatus::LocAccess
+        | WcStatus::Fatal
+        | WcStatus::General
+        | WcStatus::Other(_) => Err(Cause::LocalFault),
     }
 }
 
 impl<C: RxConn> Wire<C> {
-    /// Ensures that one more work request with `sges` gather elements fits into the batch.
-    #[inline]
-    fn make_room(&mut self, wrs: u16, sges: usize) -> Result<(), Cause> {
-        let link = self.link.as_ref().ok_or(Cause::Flushed)?;
-        if link.fits(wrs, sges) {
-            Ok(())
-        } else {
-            self.flush_full()
-        }
-    }
-
-    /// Books a pushed work request.
-    #[inline(always)]
-    fn pushed(&mut self, index: u16, load: WrRole) {
-        self.txs.pushed(index, 1);
-        self.flight.pushed(load);
-        self.counts.one(Count::Wrs);
-    }
-
     /// Builds a NOOP that carries `credits`.
     #[inline(never)]
     pub(super) fn post_noop(&mut self, credits: u8, cksum: bool) -> Result<(), Cause> {
@@ -122,7 +100,7 @@ impl<C: RxConn> Wire<C> {
         let nob =
             encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
         self.send(NOOP, buf, nob, credits, cksum)?;
-        self.flight.pushed(WrRole::Last);
+        self.flight.pushed();
         self.stats.noop_posted(credits);
         if self.noop.is_none() {
             self.noop = Some(Timestamp::now());
@@ -149,19 +127,17 @@ impl<C: RxConn> Wire<C> {
             "{}: transmit {op:?}, tx {index}, with {credits} credits",
             self.identity.peer
         );
-        let message = match op {
+        match op {
             Op::Invalidate => return self.post_inv(index),
-            Op::GetReq | Op::PutAck => {
-                self.post_reg(index)?;
-                self.transfer(index)?.unload()
+            Op::GetReq | Op::PutAck => self.post_reg(index)?,
+            Op::PutDone | Op::GetDone => self.post_all_writes(index)?,
+            Op::Immediate | Op::PutReq | Op::PutNak => {
+                let (buf, nob) = transfer.unload().ok_or(Cause::LocalFault)?;
+                return self.post_send(index, buf, nob, credits, cksum);
             }
-            Op::PutDone | Op::GetDone => {
-                self.post_all_writes(index)?;
-                self.transfer(index)?.unload()
-            }
-            Op::Immediate | Op::PutReq | Op::PutNak => transfer.unload(),
-        };
-        self.post_send(index, message, credits, cksum)
+        }
+        let (buf, nob) = self.transfer(index)?.unload().ok_or(Cause::LocalFault)?;
+        self.post_send(index, buf, nob, credits, cksum)
     }
 
     /// Returns the transfer of a tx that is being posted.
@@ -170,19 +146,33 @@ impl<C: RxConn> Wire<C> {
         self.txs.transfer(index).ok_or(Cause::LocalFault)
     }
 
+    /// Builds the SEND of a tx.
     #[inline(always)]
-    fn post_send(
+    pub(super) fn post_send(
         &mut self,
         index: u16,
-        message: Option<(TxBuf, usize)>,
+        buf: TxBuf,
+        nob: usize,
         credits: u8,
         cksum: bool,
     ) -> Result<(), Cause> {
-        let (buf, nob) = message.ok_or(Cause::LocalFault)?;
-        let context = context(index, Wr::Any, WrRole::Last);
-        self.send(context, buf, nob, credits, cksum)?;
-        self.pushed(index, WrRole::Last);
+        self.send(index.into(), buf, nob, credits, cksum)?;
+        self.pushed_last(index);
         Ok(())
+    }
+
+    /// Counts the pushed message or invalidation of a tx, the last of its work requests.
+    #[inline(always)]
+    fn pushed_last(&mut self, index: u16) {
+        self.flight.pushed();
+        self.pushed(index, 1);
+    }
+
+    /// Counts pushed work requests of a tx.
+    #[inline(always)]
+    fn pushed(&mut self, index: u16, wrs: u16) {
+        self.txs.pushed(index, wrs);
+        self.counts.more(Count::Wrs, wrs);
     }
 
     /// Seals a message and pushes its SEND.
@@ -198,9 +188,11 @@ impl<C: RxConn> Wire<C> {
         let mut buf = buf;
         finalize_hdr(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
         let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
-        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        if let Some(buf) = link.push_send(context, buf, nob)? {
-            self.send_after_all(context, buf, nob)?;
+        let (sq, qp) = QpHandle::sq(&mut self.link)?;
+        match sq.push_send(qp, context, buf, nob, None, false) {
+            Ok(()) => {}
+            Err((PushError::BatchFull, buf)) => self.send_after_all(context, buf, nob)?,
+            Err(_) => return Err(Cause::LocalFault),
         }
         self.counts.one(Count::TxMsgs);
         Ok(())
@@ -211,27 +203,34 @@ impl<C: RxConn> Wire<C> {
     #[inline(never)]
     fn send_after_all(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         self.flush_full()?;
-        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        match link.push_send(context, buf, nob)? {
-            None => Ok(()),
-            Some(_) => Err(Cause::LocalFault),
+        let (sq, qp) = QpHandle::sq(&mut self.link)?;
+        sq.push_send(qp, context, buf, nob, None, false)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Ensures that `wrs` more work requests with `sges` gather elements fit into the batch.
+    #[inline]
+    fn make_room(&mut self, wrs: u16, sges: usize) -> Result<(), Cause> {
+        let (sq, _) = QpHandle::sq(&mut self.link)?;
+        match sq.fits(wrs.into(), sges) {
+            true => Ok(()),
+            false => self.flush_full(),
         }
     }
 
     /// Registers the key of a sink. The registration goes into the send queue right in front of the message that tells
     /// the peer.
     fn post_reg(&mut self, index: u16) -> Result<(), Cause> {
-        let wrs = self.link.as_ref().ok_or(Cause::Flushed)?.wrs_per_reg();
+        let (_, qp) = QpHandle::sq(&mut self.link)?;
+        let wrs = qp.wrs_per_reg();
         self.make_room(wrs, 0)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         let sink = transfer.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_unregistered().ok_or(Cause::LocalFault)?;
-        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        let mr = link.push_reg(context(index, Wr::Any, WrRole::InFront), mr)?;
-        sink.registered(mr);
-        // As `pushed` does for each; work requests in front of a message do not count in `flight`.
-        self.txs.pushed(index, wrs);
-        self.counts.more(Count::Wrs, wrs);
+        let (sq, qp) = QpHandle::sq(&mut self.link)?;
+        let mr = sq.push_reg(qp, u32::from(index) | IN_FRONT, mr, false);
+        sink.registered(mr.map_err(|_| Cause::LocalFault)?);
+        self.pushed(index, wrs);
         Ok(())
     }
 
@@ -240,9 +239,10 @@ impl<C: RxConn> Wire<C> {
         self.make_room(1, 0)?;
         let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_registered().ok_or(Cause::LocalFault)?;
-        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        link.push_inv(context(index, Wr::Invalidate, WrRole::Last), mr)?;
-        self.pushed(index, WrRole::Last);
+        let (sq, qp) = QpHandle::sq(&mut self.link)?;
+        sq.push_inv(qp, u32::from(index) | INVALIDATE, mr)
+            .map_err(|_| Cause::LocalFault)?;
+        self.pushed_last(index);
         Ok(())
     }
 
@@ -264,13 +264,14 @@ impl<C: RxConn> Wire<C> {
     fn post_all_writes(&mut self, index: u16) -> Result<(), Cause> {
         // Most often a single WRITE is enough, and needs no cursor.
         let max_sge = self.limits.max_sge();
-        if let (Some(transfer), Some(link)) = (self.txs.transfer(index), &mut self.link) {
-            if let Some((map, to, nob)) = transfer.single_write(max_sge) {
-                if link.push_single_write(context(index, Wr::Any, WrRole::InFront), map, to, nob)? {
-                    transfer.wrote(0);
-                    self.pushed(index, WrRole::InFront);
-                    return Ok(());
-                }
+        let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
+        if let Some((map, to, nob)) = transfer.single_write(max_sge) {
+            let (sq, qp) = QpHandle::sq(&mut self.link)?;
+            let pushed = sq.push_single_write(qp, u32::from(index) | IN_FRONT, map, to, nob);
+            if pushed.map_err(|_| Cause::LocalFault)? {
+                transfer.wrote(0);
+                self.pushed(index, 1);
+                return Ok(());
             }
         }
         match self.post_writes(index, u16::MAX)? {
@@ -286,7 +287,7 @@ impl<C: RxConn> Wire<C> {
     #[inline(never)]
     fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
         let max_sge = self.limits.max_sge();
-        let context = context(index, Wr::Any, WrRole::InFront);
+        let context = u32::from(index) | IN_FRONT;
         let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message is sent.
             return Ok((0, 0));
@@ -297,15 +298,132 @@ impl<C: RxConn> Wire<C> {
                 break;
             };
             self.make_room(1, max_sge)?;
-            let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+            let (sq, qp) = QpHandle::sq(&mut self.link)?;
             let nob = to.nob.min(left);
-            let moved = link.push_write(context, to.addr, aim.key(), &mut cursor, nob)?;
-            self.pushed(index, WrRole::InFront);
+            let moved = sq
+                .push_write(qp, context, to.addr, aim.key(), &mut cursor, nob, false)
+                .map_err(|_| Cause::LocalFault)?;
+            self.pushed(index, 1);
             pushed = pushed.saturating_add(1);
             left = left.saturating_sub(moved);
             aim.moves_on(moved, to);
         }
         self.transfer(index)?.wrote(left);
         Ok((pushed, left))
+    }
+
+    /// Rings the doorbell for the pushed work requests, because there is no room for more.
+    #[cold]
+    #[inline(never)]
+    fn flush_full(&mut self) -> Result<(), Cause> {
+        self.flush(Timestamp::now())
+    }
+
+    /// Rings the doorbell for the pushed work requests, if there are any.
+    #[inline(always)]
+    pub(super) fn flush(&mut self, now: Timestamp) -> Result<(), Cause> {
+        match self.link.as_mut().map(|link| link.flush(now)) {
+            Some(Ok(true)) => self.counts.one(Count::Doorbells),
+            Some(Err(unposted)) => return self.lost(unposted),
+            Some(Ok(false)) | None => {}
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lost(&mut self, unposted: Unposted) -> Result<(), Cause> {
+        if unposted.rang {
+            self.counts.one(Count::Doorbells);
+        }
+        // Work requests that the device did not take will not complete by themselves.
+        let next = |this: &mut Self| {
+            let (sq, _) = QpHandle::sq(&mut this.link).ok()?;
+            SendQueue::next_unposted(sq)
+        };
+        while let Some(context) = next(self) {
+            self.retire_failed(context, Cause::LocalFault);
+        }
+        Err(Cause::LocalFault)
+    }
+
+    /// Handles a work request of the send queue that has succeeded: its context, and the message buffer of a send.
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, context: u32, buf: Option<TxBuf>, now: Timestamp) {
+        self.counts.one(Count::Retired);
+        self.retire(context, buf, Ok(()), Some(now));
+    }
+
+    /// Handles a work request in front of a message that has succeeded. Returns false if [`Wire::sent`] must handle it.
+    #[inline(always)]
+    pub(crate) fn sent_in_front(&mut self, context: u32) -> bool {
+        if context & IN_FRONT == 0 || ConnStats::wants_completions() {
+            return false;
+        }
+        let done = index_of(context).is_some_and(|index| self.txs.completed_in_front(index));
+        if done {
+            self.counts.one(Count::Retired);
+        }
+        done
+    }
+
+    /// Handles a work request of the send queue that has failed. Returns the cause to close the connection with, before
+    /// the next completion is handled.
+    pub(crate) fn send_failed(&mut self, context: u32, status: WcStatus) -> Cause {
+        self.counts.one(Count::Retired);
+        let cause = outcome(status).err().unwrap_or(Cause::LocalFault);
+        self.retire_failed(context, cause);
+        if status == WcStatus::RnrRetryExc {
+            self.counts.one(Count::Rnr);
+        }
+        cause
+    }
+
+    // Separate function, so that the other one knows that the send succeeded. There is no buffer: the device may still
+    // use it.
+    #[cold]
+    #[inline(never)]
+    fn retire_failed(&mut self, context: u32, cause: Cause) {
+        self.retire(context, None, Err(cause), None);
+    }
+
+    /// Books the end of one send work request.
+    #[inline(always)]
+    fn retire(
+        &mut self,
+        context: u32,
+        buf: Option<TxBuf>,
+        result: Result<(), Cause>,
+        now: Option<Timestamp>,
+    ) {
+        let index = index_of(context);
+        if ConnStats::wants_completions() {
+            let op = index.and_then(|index| Some((self.txs.get(index)?.tx().op(), index)));
+            self.stats.completed(op, result);
+        }
+        let Some(index) = index else {
+            self.flight.ended();
+            self.credits.noop_completed();
+            self.noop = (self.credits.noops() > 0).then(Timestamp::now);
+            if let Some(buf) = buf {
+                self.buf_pool.put_of_noop(buf);
+            }
+            return;
+        };
+        if let Some(buf) = buf {
+            self.buf_pool.put(buf);
+        }
+        let last = context & IN_FRONT == 0;
+        if last {
+            self.flight.ended();
+        }
+        let wr = match context & INVALIDATE {
+            0 => Wr::Any,
+            _ => Wr::Invalidate,
+        };
+        let sent = self.txs.completed(index, wr, result);
+        if let (Some(transfer), Some(now), true) = (sent, now, last) {
+            self.stats.sent(transfer.clock(), now);
+        }
     }
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pump: selects the transmits that may be sent next, and posts them with one doorbell.
+//! Build of transmits, and the pump, which selects those that may be sent next, and posts them with one doorbell. A new
+//! message alone that the pump would post at once passes the queues.
 //!
 //! Context: softirq and process context, under the connection lock: the order on the wire must be the order of the
 //! credits.
+
+use kernel::prelude::*;
 
 use super::{
     qp_handle::QpHandle,
@@ -11,20 +14,116 @@ use super::{
 };
 use crate::{
     lnd::{
-        conn::rx::RxConn,
+        conn::{
+            rx::RxConn,
+            transfer::Transfer, //
+        },
         stats::{
             conn_counters::Count,
             conn_trace::StallReason, //
         },
         timestamp::Timestamp, //
     },
+    lnet::dk::dk,
     proto::{
         cause::Cause,
-        tx_queues::NextTx, //
-    }, //
+        tx_state::Op,
+        tx_table::NextTx,
+        wire::{
+            encode,
+            BodyOut,
+            Cookie, //
+        }, //
+    },
+    rdma::buf::TxBuf, //
 };
 
+/// Conditions for the immediate post of a new transmit, as of [`Wire::pump`].
+#[derive(Clone, Copy)]
+pub(crate) struct FastPathLimits {
+    pub(super) patient: bool,
+    pub(super) cksum: bool,
+}
+
+impl FastPathLimits {
+    /// Creates the conditions.
+    #[inline(always)]
+    pub(crate) fn new(patient: bool, cksum: bool) -> Self {
+        Self { patient, cksum }
+    }
+}
+
+/// Result of the build of a transmit.
+pub(crate) enum BuildResult {
+    /// It was posted, with its doorbell; or the post failed, with the cause to close the connection with.
+    Posted(Result<(), Cause>),
+    /// It is queued.
+    Queued,
+}
+
 impl<C: RxConn> Wire<C> {
+    /// Builds a transmit: its message in `buf`, and `what` creates its transfer, which may begin now. Posting it takes
+    /// `slots`. A message alone is posted if [`Wire::pump`] would have done nothing more than that; other transmits are
+    /// queued. `at_once`: the doorbell rings for it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the creator of its transfer, and the reason: the message is too long, or there is no place.
+    #[inline(always)]
+    pub(crate) fn build<'a, W: FnOnce(Timestamp) -> Transfer>(
+        &mut self,
+        (op, slots): (Op, u16),
+        what: W,
+        buf: TxBuf,
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+        now: Timestamp,
+        at_once: Option<FastPathLimits>,
+    ) -> Result<BuildResult, (W, Cause)> {
+        let mut buf = buf;
+        if matches!(op, Op::PutReq | Op::GetReq) && self.txs.lacks_reserve(&self.credits) {
+            self.counts.one(Count::NoReserved);
+        }
+        let env = self.envelope();
+        let Some((index, cookie)) = self.txs.alloc(op) else {
+            return Err((what, Cause::NoResources));
+        };
+        let Ok(nob) = encode(buf.as_mut_slice(), &env, &body(cookie)) else {
+            self.txs.release(index);
+            return Err((what, Cause::Local(EMSGSIZE.to_errno())));
+        };
+        let mut transfer = what(now);
+        if let (Some(how), true) = (at_once, transfer.is_alone()) {
+            let free = self.sq_slots();
+            let (credits, patient) = (&mut self.credits, how.patient);
+            if let Some(carried) = self.txs.try_pay((op, slots), credits, free, patient) {
+                let (clock, _, total) = transfer.measured();
+                let sizes = (nob, total, carried);
+                self.stats.posted((op, index), clock, sizes, now);
+                dk!(
+                    Net,
+                    "{}: transmit {:?}, tx {}, with {} credits",
+                    self.identity.peer,
+                    { op },
+                    { index },
+                    { carried }
+                );
+                self.txs.post(index, transfer);
+                let posted = self.post_send(index, buf, nob, carried, how.cksum);
+                self.stats.flows();
+                return Ok(BuildResult::Posted(posted.and(self.flush(now))));
+            }
+        }
+        self.txs.queue(index, slots, transfer.loaded(buf, nob));
+        Ok(BuildResult::Queued)
+    }
+
+    /// Returns the number of free slots of the send queue when [`Wire::pump`] last looked, less those used since.
+    #[inline(always)]
+    fn sq_slots(&mut self) -> u16 {
+        let free = QpHandle::sq(&mut self.link).map_or(0, |(sq, _)| sq.slots());
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
     /// Returns whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so many requests
     /// that the high-water mark is out of reach.
     pub(crate) fn starves_peer(&self) -> bool {
@@ -38,22 +137,13 @@ impl<C: RxConn> Wire<C> {
         self.txs.is_idle(&self.credits)
     }
 
-    /// Returns whether [`Wire::pump`] would do nothing, for certain.
+    /// Returns whether [`Wire::pump`] would certainly do nothing, or only find again that there is no credit.
     #[inline(always)]
-    pub(crate) fn is_quiet(&self, probe: bool) -> bool {
-        self.txs.is_quiet(&self.credits, probe)
-    }
-
-    /// Returns whether the last [`Wire::pump`] found no credit.
-    #[inline]
-    pub(crate) fn lacks_credit(&self) -> bool {
-        self.stats.stands_still_for(StallReason::Credit)
-    }
-
-    /// Returns whether [`Wire::pump`] would only find that there is no credit.
-    #[inline]
-    pub(crate) fn is_starved(&self, probe: bool, patient: bool) -> bool {
-        self.txs.is_starved(&self.credits, probe, patient)
+    pub(crate) fn is_blocked(&self, probe: bool, patient: bool) -> bool {
+        match self.txs.blocked(&self.credits, probe, patient) {
+            Some(NextTx::NoCredit) => self.stats.stands_still_for(StallReason::Credit),
+            blocked => blocked.is_some(),
+        }
     }
 
     /// Posts all transmits that may be sent, with as few doorbells as possible. Posts a NOOP if there is no other
@@ -72,8 +162,11 @@ impl<C: RxConn> Wire<C> {
         cksum: bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
-        let mut free = self.link.as_mut().map_or(0, QpHandle::refresh_free_slots);
+        if let Ok((sq, qp)) = QpHandle::sq(&mut self.link) {
+            sq.refresh_free_slots(qp);
+        }
         let built = loop {
+            let free = self.sq_slots();
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
@@ -83,44 +176,33 @@ impl<C: RxConn> Wire<C> {
                     .inspect_err(|cause| self.txs.latch(index, *cause)),
                 NextTx::Part { index, wrs } => self.post_part(index, wrs),
                 NextTx::Noop { carried } => self.post_noop(carried, cksum),
-                NextTx::NoSlots => {
-                    self.counts.one(Count::NoSlots);
-                    self.stalls(StallReason::Slots);
-                    break Ok(());
-                }
-                NextTx::NoCredit => {
-                    self.counts.one(Count::NoCredit);
-                    self.stalls(StallReason::Credit);
-                    break Ok(());
-                }
-                NextTx::Empty => {
-                    self.stats.flows();
+                blocked => {
+                    self.rests(blocked);
                     break Ok(());
                 }
             };
             if built.is_err() {
                 break built;
             }
-            // Most often that was all.
-            if self.txs.is_quiet(&self.credits, false) {
-                self.stats.flows();
+            // Most often that was all, or all that the peer has room for.
+            if let Some(blocked) = self.txs.blocked(&self.credits, false, patient) {
+                self.rests(blocked);
                 break Ok(());
             }
-            // Or all that the peer has room for.
-            if self.txs.is_starved(&self.credits, false, patient) {
-                self.counts.one(Count::NoCredit);
-                self.stalls(StallReason::Credit);
-                break Ok(());
-            }
-            free = self.link.as_ref().map_or(0, QpHandle::slots);
         };
         // Also after a failure: pushed work requests complete only if they are posted.
         built.and(self.flush(now))
     }
 
-    /// Notes that no transmit may be sent for lack of `want`.
-    #[inline]
-    fn stalls(&mut self, want: StallReason) {
+    /// Notes why the pump posts nothing more.
+    #[inline(always)]
+    fn rests(&mut self, why: NextTx) {
+        let (count, want) = match why {
+            NextTx::NoSlots => (Count::NoSlots, StallReason::Slots),
+            NextTx::NoCredit => (Count::NoCredit, StallReason::Credit),
+            _ => return self.stats.flows(),
+        };
+        self.counts.one(count);
         if !self.stats.stands_still_for(want) {
             self.begins_to_stall(want);
         }

@@ -25,22 +25,11 @@ use crate::{
     },
     proto::cause::Cause,
     rdma::{
-        batch::PushError,
-        buf::TxBuf,
-        mr::{
-            Mapped,
-            Mr,
-            Valid, //
-        },
         qp::Qp,
         qp_create::QpParts,
         rq::{
             RecvQueue,
             RECV_BATCH, //
-        },
-        sg::{
-            SgCursor,
-            SgRef, //
         },
         sq::SendQueue, //
     }, //
@@ -51,31 +40,32 @@ pub(crate) struct QpHandle<C: RxConn> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
+    /// Number of posted receives.
     recv_wrs: u64,
     last_send: Timestamp,
     /// The device refused a work request.
     refused: bool,
 }
 
-/// Batch that was not posted, or not all of it: [`QpHandle::next_unposted`].
+/// Batch that was not posted, or not all of it: [`SendQueue::next_unposted`].
 pub(super) struct Unposted {
     /// The driver called the device.
     pub(super) rang: bool,
 }
 
 impl<C: RxConn> QpHandle<C> {
-    /// Takes over a new queue pair. May sleep.
-    pub(crate) fn new(parts: QpParts<C>) -> Result<Self> {
-        Ok(Self {
+    /// Takes over a new queue pair.
+    pub(crate) fn new(parts: QpParts<C>) -> Self {
+        Self {
             qp: parts.qp,
             queues: Some((parts.sq, parts.rq)),
             recv_wrs: 0,
             last_send: Timestamp::now(),
             refused: false,
-        })
+        }
     }
 
-    /// Returns the number of receives pushed so far; once draining has begun, the number of posted receives.
+    /// Returns the number of posted receives.
     pub(super) fn recv_wrs(&self) -> u64 {
         self.recv_wrs
     }
@@ -86,7 +76,7 @@ impl<C: RxConn> QpHandle<C> {
     }
 
     /// Returns the queue pair.
-    pub(super) fn qp(&self) -> &Arc<Qp<C>> {
+    pub(crate) fn qp(&self) -> &Arc<Qp<C>> {
         &self.qp
     }
 
@@ -97,173 +87,69 @@ impl<C: RxConn> QpHandle<C> {
 
     /// Takes the rights to post, for [`Qp::drain`].
     pub(super) fn take_queues(&mut self) -> Option<(SendQueue, RecvQueue)> {
-        let queues = self.queues.take();
-        let unposted = queues.as_ref().map_or(0, |(_, rq)| rq.pending());
-        let unposted = u64::try_from(unposted).unwrap_or(0);
-        self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
-        queues
+        self.queues.take()
     }
 
-    #[inline]
-    fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<C>), Cause> {
-        match &mut self.queues {
-            Some((sq, _)) => Ok((sq, &self.qp)),
-            None => Err(Cause::Flushed),
-        }
-    }
-
-    /// Updates the number of free slots of the send queue, for [`QpHandle::slots`], too.
-    #[inline]
-    pub(super) fn refresh_free_slots(&mut self) -> u16 {
-        let queues = self.queues.as_mut();
-        let free = queues.map_or(0, |(sq, _)| sq.refresh_free_slots(&self.qp));
-        u16::try_from(free).unwrap_or(u16::MAX)
-    }
-
-    /// Returns the number of free slots of the send queue at the last update, less those used since.
-    #[inline]
-    pub(super) fn slots(&self) -> u16 {
-        let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.slots());
-        u16::try_from(free).unwrap_or(u16::MAX)
-    }
-
-    /// Returns the same number for one work request that is posted by itself; 0 if the batch has others.
-    #[inline]
-    pub(super) fn room(&self) -> u16 {
-        match self.is_empty() {
-            true => self.slots(),
-            false => 0,
+    /// Returns the right to post sends, and the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Draining has begun, or there is no queue pair.
+    #[inline(always)]
+    pub(super) fn sq(this: &mut Option<Self>) -> Result<(&mut SendQueue, &Qp<C>), Cause> {
+        match this {
+            Some(Self {
+                qp,
+                queues: Some((sq, _)),
+                ..
+            }) => Ok((sq, qp)),
+            _ => Err(Cause::Flushed),
         }
     }
 
     /// Returns the number of free slots of the send queue.
-    pub(super) fn sq_free(&self) -> u16 {
-        let free = self
-            .queues
-            .as_ref()
-            .map_or(0, |(sq, _)| sq.free_slots(&self.qp));
-        u16::try_from(free).unwrap_or(u16::MAX)
+    pub(super) fn sq_free(&self) -> u32 {
+        let queues = self.queues.as_ref();
+        queues.map_or(0, |(sq, _)| sq.free_slots(&self.qp))
     }
 
-    /// Returns whether no work request is pushed.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.queues.as_ref().is_none_or(|(sq, _)| sq.is_empty())
-    }
-
-    /// Returns whether `wrs` more work requests fit into the batch, with `sges` gather elements.
-    #[inline]
-    pub(super) fn fits(&self, wrs: u16, sges: usize) -> bool {
-        let Some((sq, _)) = &self.queues else {
-            return false;
-        };
-        sq.fits(usize::from(wrs), sges)
-    }
-
-    /// Returns the context of the next pushed work request that the device did not take: it will not complete by
-    /// itself.
-    pub(super) fn next_unposted(&mut self) -> Option<u32> {
-        let (sq, _) = self.queues.as_mut()?;
-        sq.next_unposted()
-    }
-
-    /// Posts the batch.
+    /// Posts the pushed work requests. Returns whether there were any.
     ///
     /// # Errors
     ///
     /// Returns the unposted batch. Its work requests hold no memory of LNet any more, and no more can be pushed: the
     /// caller must close the connection.
     #[inline(always)]
-    pub(super) fn flush(&mut self, now: Timestamp) -> Result<(), Unposted> {
+    pub(super) fn flush(&mut self, now: Timestamp) -> Result<bool, Unposted> {
+        if self.queues.as_ref().is_none_or(|(sq, _)| sq.is_empty()) {
+            return Ok(false);
+        }
         // The next message may return credits for these buffers, or ask for an answer that needs one.
-        if self.post_pushed_recvs().is_err() {
-            if let Some((sq, _)) = &mut self.queues {
-                sq.discard(&self.qp);
-            }
+        let recvs = self.post_pushed_recvs();
+        let Some((sq, _)) = &mut self.queues else {
+            return Ok(false);
+        };
+        if recvs.is_err() {
+            sq.discard(&self.qp);
             return Err(Unposted { rang: false });
         }
         self.last_send = now;
-        match &mut self.queues {
-            Some((sq, _)) => sq.post(&self.qp).map_err(|_| {
+        match sq.post(&self.qp) {
+            Ok(()) => Ok(true),
+            Err(_) => {
                 self.refused = true;
-                Unposted { rang: true }
-            }),
-            None => Err(Unposted { rang: true }),
+                Err(Unposted { rang: true })
+            }
         }
     }
 
-    /// Pushes a SEND. The buffer comes back if the batch is full.
-    #[inline(always)]
-    pub(super) fn push_send(
-        &mut self,
-        context: u32,
-        buf: TxBuf,
-        nob: u32,
-    ) -> Result<Option<TxBuf>, Cause> {
-        let (sq, qp) = self.sq()?;
-        match sq.push_send(qp, context, buf, nob, None, false) {
-            Ok(()) => Ok(None),
-            Err((PushError::BatchFull, buf)) => Ok(Some(buf)),
-            Err(_) => Err(Cause::LocalFault),
-        }
-    }
-
-    /// Pushes one RDMA WRITE of the first `len` bytes of `map`; see [`SendQueue::push_single_write`].
-    #[inline(always)]
-    pub(super) fn push_single_write(
-        &mut self,
-        context: u32,
-        map: &SgRef,
-        to: (u64, u32),
-        len: u32,
-    ) -> Result<bool, Cause> {
-        let (sq, qp) = self.sq()?;
-        sq.push_single_write(qp, context, map, to, len)
-            .map_err(|_| Cause::LocalFault)
-    }
-
-    /// Pushes an RDMA WRITE; returns the number of bytes that it moves.
-    pub(super) fn push_write(
-        &mut self,
-        context: u32,
-        remote_addr: u64,
-        rkey: u32,
-        cursor: &mut SgCursor,
-        len: u32,
-    ) -> Result<u32, Cause> {
-        let (sq, qp) = self.sq()?;
-        sq.push_write(qp, context, remote_addr, rkey, cursor, len, false)
-            .map_err(|_| Cause::LocalFault)
-    }
-
-    /// Returns the number of work requests of one registration.
-    pub(crate) fn wrs_per_reg(&self) -> u16 {
-        self.qp.wrs_per_reg()
-    }
-
-    /// Pushes the registration of a sink, [`QpHandle::wrs_per_reg`] work requests.
-    #[inline(always)]
-    pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
-        let (sq, qp) = self.sq()?;
-        sq.push_reg(qp, context, mr, false)
-            .map_err(|_| Cause::LocalFault)
-    }
-
-    /// Pushes the invalidation of a sink.
-    #[inline(always)]
-    pub(super) fn push_inv(&mut self, context: u32, mr: Mr<Valid>) -> Result<(), Cause> {
-        let (sq, qp) = self.sq()?;
-        sq.push_inv(qp, context, mr).map_err(|_| Cause::LocalFault)
-    }
-
-    /// Pushes a receive; it is posted with the batch, or by [`QpHandle::post_recvs`].
+    /// Pushes a receive; it is posted with the next sends, or by [`QpHandle::post_recvs`].
     #[inline(always)]
     pub(crate) fn push_recv(&mut self, rx: KBox<Rx<C>>) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Err(Cause::Flushed);
         };
         rq.push(&self.qp, rx).map_err(|_| Cause::LocalFault)?;
-        self.recv_wrs = self.recv_wrs.wrapping_add(1);
         if rq.pending() < RECV_BATCH / 2 {
             return Ok(());
         }
@@ -292,12 +178,13 @@ impl<C: RxConn> QpHandle<C> {
         if pushed == 0 {
             return Ok(());
         }
-        rq.post(&self.qp).map_err(|e| {
-            // The others will not complete.
-            let unposted = pushed.saturating_sub(e.posted.into());
-            self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
-            self.refused = true;
-            Cause::LocalFault
-        })
+        let posted = rq.post(&self.qp);
+        // Receives that the device did not take will not complete.
+        let nr_posted = posted
+            .as_ref()
+            .map_or_else(|e| e.posted.into(), |()| pushed);
+        self.recv_wrs = self.recv_wrs.wrapping_add(nr_posted);
+        self.refused |= posted.is_err();
+        posted.map_err(|_| Cause::LocalFault)
     }
 }

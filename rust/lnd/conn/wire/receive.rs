@@ -54,7 +54,7 @@ use crate::{
 pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
         WcStatus::LocLen | WcStatus::LocQpOp | WcStatus::LocAccess => Err(Cause::RemoteFault),
-        other => super::sent::outcome(other),
+        other => super::post::outcome(other),
     }
 }
 
@@ -248,8 +248,7 @@ impl<C: RxConn> Wire<C> {
     }
 
     fn answer_late(&mut self, cookie: Cookie, make: impl FnOnce(&mut Transfer) -> Answer) -> bool {
-        let found = self.txs.find(cookie);
-        found.is_ok_and(|index| self.txs.answered_late(index, make))
+        self.txs.answered_late(cookie, make)
     }
 
     /// Posts a spare buffer in place of the buffer of a request, which LNet may keep for long. Without a spare the

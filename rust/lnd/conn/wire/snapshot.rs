@@ -7,17 +7,20 @@ use kernel::prelude::*;
 use super::Wire;
 use crate::{
     lnd::{
-        conn::rx::RxConn,
+        conn::{
+            rx::RxConn,
+            transfer::Transfer, //
+        },
         stats::conn_counters::Counts, //
     },
     proto::{
         cause::Cause,
         credits::Snapshot,
-        tx_queues::{
+        tx_state::TxState,
+        tx_table::{
             Lengths,
             QueueKind, //
         },
-        tx_state::TxState,
         wire::Version, //
     }, //
 };
@@ -71,9 +74,11 @@ impl<C: RxConn> Wire<C> {
         let (sq_free, recvs, qpn, recv_wrs) = self.link.as_ref().map_or((0, 0, 0, 0), |link| {
             let qp = link.qp();
             let recvs = qp.recvs_posted();
-            (link.sq_free(), recvs, qp.number(), link.recv_wrs())
+            let sq_free = u16::try_from(link.sq_free()).unwrap_or(u16::MAX);
+            (sq_free, recvs, qp.number(), link.recv_wrs())
         });
-        let ages = self.txs.transfers().map(|transfer| transfer.age_ms());
+        let transfers = self.txs.iter().filter_map(|(_, slot)| slot.transfer());
+        let ages = transfers.map(Transfer::age_ms);
         let mut numbers = WireSnapshot {
             version: Version::V2.wire(),
             credits: self.credits.snapshot(),
@@ -87,7 +92,10 @@ impl<C: RxConn> Wire<C> {
             oldest: None,
             oldest_ms: ages.max().unwrap_or(0),
         };
-        for (_, tx, transfer) in self.txs.pending() {
+        for (_, slot) in self.txs.pending() {
+            let (tx, Some(transfer)) = (slot.tx(), slot.transfer()) else {
+                continue;
+            };
             numbers.in_use = numbers.in_use.saturating_add(1);
             if let TxState::Posted { wrs, .. } = tx.place() {
                 numbers.posted = numbers.posted.saturating_add(wrs);
@@ -111,9 +119,9 @@ impl<C: RxConn> Wire<C> {
                 self.snapshot(index, TxList::Queue(line), out);
             }
         }
-        for (index, tx, _) in self.txs.pending() {
+        for (index, slot) in self.txs.pending() {
             if matches!(
-                tx.place(),
+                slot.tx().place(),
                 TxState::Posted { .. } | TxState::Waiting | TxState::Held
             ) {
                 self.snapshot(index, TxList::Active, out);
@@ -122,7 +130,12 @@ impl<C: RxConn> Wire<C> {
     }
 
     fn snapshot(&self, index: u16, list: TxList, out: &mut KVVec<TxView>) {
-        let Some((tx, transfer, cookie)) = self.txs.look(index) else {
+        let Some(slot) = self.txs.get(index) else {
+            return;
+        };
+        let (tx, Some(transfer), Some(cookie)) =
+            (slot.tx(), slot.transfer(), self.txs.cookie(index))
+        else {
             return;
         };
         let (wrs, answer) = match tx.place() {

@@ -31,10 +31,7 @@ use ro2iblnd_proto::{
         PeerParams,
         RetryReject, //
     },
-    tx_state::{
-        Op,
-        TxState, //
-    }, //
+    tx_state::Op, //
 };
 
 use crate::{
@@ -186,13 +183,13 @@ impl Conn {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        self.data.queues.has_done() || !self.data.held.is_empty()
+        self.data.txs.done().is_some() || !self.data.held.is_empty()
     }
 
     /// Returns whether the next message for LNet is a PUT.
     pub fn next_is_put(&self) -> bool {
         let first = self.data.held.first().map(|h| h.body);
-        !self.data.queues.has_done() && matches!(first, Some(Body::PutReq(_)))
+        self.data.txs.done().is_none() && matches!(first, Some(Body::PutReq(_)))
     }
 
     /// Models `Conn::step`.
@@ -210,11 +207,7 @@ impl Conn {
         if actions.has(Actions::CLOSE) {
             // `Wire::cancel`
             let cause = self.fsm.cause().unwrap_or(Cause::Flushed);
-            let by_place = matches!(
-                cause,
-                Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
-            );
-            self.data.cancel(cause, by_place);
+            self.data.cancel(cause);
             self.queue_upcall();
         }
         for (todo, action) in self.todo.iter_mut().zip(TODO) {
@@ -297,7 +290,8 @@ impl Conn {
         }
         for work in self.data.sq.iter().skip(before) {
             if let Work::Quiet(index) = *work {
-                if self.data.cells[usize::from(index)].tx.op().needs_key() {
+                let slot = self.data.txs.get(index);
+                if slot.is_some_and(|slot| slot.tx().op().needs_key()) {
                     self.armed.push(self.data.cookie(index));
                 }
             }
@@ -351,9 +345,8 @@ impl Conn {
                 self.step(ConnEvent::Timeout);
             }
             Phase::Established => {
-                let waits = |p| !matches!(p, TxState::Free | TxState::Done);
-                let late = self.data.cells.iter().find(|c| waits(c.tx.place()));
-                if let Some(cause) = late.map(|c| c.tx.timeout_cause()) {
+                let late = self.data.txs.pending().next();
+                if let Some(cause) = late.map(|(_, slot)| slot.tx().timeout_cause()) {
                     self.step(ConnEvent::Fail(cause));
                 }
             }

@@ -143,11 +143,12 @@ impl End {
     fn open(&self) -> usize {
         match self {
             Self::Ours(o, _) => o
-                .cells
+                .txs
                 .iter()
-                .filter(|c| {
-                    let answers = matches!(c.tx.op(), Op::PutAck | Op::PutNak | Op::GetDone);
-                    c.tx.place() != TxState::Free && !answers
+                .filter(|(_, slot)| {
+                    let tx = slot.tx();
+                    let answers = matches!(tx.op(), Op::PutAck | Op::PutNak | Op::GetDone);
+                    tx.place() != TxState::Free && !answers
                 })
                 .count(),
             Self::Ko2(k) => k.open(),

@@ -17,8 +17,7 @@ use ro2iblnd_proto::{
         ConnEvent,
         FirstSender,
         State as Phase, //
-    },
-    tx_queues::TxQueues, //
+    }, //
 };
 
 use crate::{
@@ -176,7 +175,7 @@ impl Config {
                 }
             }
         }
-        if phase == Phase::Established && TxQueues::has_pending(&conn.data.cells) {
+        if phase == Phase::Established && conn.data.txs.has_pending() {
             if !s.mate_is_up(at, c) && conn.data.sq.is_empty() {
                 out.push(Step::Timer(at, c));
             } else if s.left.upsets > 0 {

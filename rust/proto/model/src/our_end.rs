@@ -16,20 +16,20 @@ use ro2iblnd_proto::{
         Credits,
         Repost, //
     },
-    tx_queues::{
-        NextTx,
-        TxCell,
-        TxId,
-        TxQueues,
-        NOOP_SLOTS, //
-    },
     tx_state::{
         Answer,
         Op,
-        TxAction,
+        Tx,
         TxState,
         Wr, //
-    }, //
+    },
+    tx_table::{
+        NextTx,
+        TxSlot,
+        TxTable,
+        NOOP_SLOTS, //
+    },
+    wire::Cookie, //
 };
 
 use crate::{
@@ -86,12 +86,8 @@ pub struct Ours {
     side: Side,
     /// The credit word.
     pub credits: Credits,
-    /// The queues.
-    pub queues: TxQueues,
-    /// The transmits.
-    pub cells: Vec<TxCell>,
-    /// Transfers of the transmits.
-    pub txs: Vec<Option<Transfer>>,
+    /// The transmits and their queues.
+    pub txs: TxTable<Vec<TxSlot<Transfer>>>,
     /// The send queue.
     pub sq: VecDeque<Work>,
     sq_size: u16,
@@ -123,16 +119,12 @@ fn mask(side: Side) -> u64 {
 impl Ours {
     /// Creates the state after establishment (`Wire::established`), with all receives posted.
     pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
-        let mut all = vec![TxCell::FREE; cells];
-        let mut queues = TxQueues::EMPTY;
-        queues.open(sq_size.saturating_sub(NOOP_SLOTS));
-        queues.grow(&mut all, 0);
+        let mut txs = TxTable::new(vec![TxSlot::FREE; cells], mask(side));
+        txs.open(sq_size.saturating_sub(NOOP_SLOTS));
         Self {
             side,
             credits: Credits::new(depth, high_water),
-            queues,
-            cells: all,
-            txs: vec![None; cells],
+            txs,
             sq: VecDeque::new(),
             sq_size,
             chain: 2,
@@ -148,18 +140,20 @@ impl Ours {
 
     /// Models `Conn::submit`, without the pump behind it. False: no free tx.
     pub fn submit(&mut self, op: Op, slots: u16, transfer: Transfer) -> Result<bool, Fault> {
-        let Some(id) = self.queues.alloc(&mut self.cells, op) else {
+        let Some((index, _)) = self.txs.alloc(op) else {
             return Ok(false);
         };
-        let at = usize::from(id.index);
-        if self.txs[at].replace(transfer).is_some() {
-            return Err("a cell in use was given out".into());
+        if self.slot(index)?.transfer().is_some() {
+            return Err("a slot in use was given out".into());
         }
-        let cell = &mut self.cells[at];
-        cell.slots = slots;
-        let then = cell.tx.enqueue();
-        self.follow(id.index, then)?;
+        self.txs.queue(index, slots, transfer);
+        self.copy[self.queue_of(index)].push_back(index);
+        self.compare()?;
         Ok(true)
+    }
+
+    fn slot(&self, index: u16) -> Result<&TxSlot<Transfer>, Fault> {
+        self.txs.get(index).ok_or_else(|| "no such slot".into())
     }
 
     /// Models `Link::post_recvs`.
@@ -169,7 +163,7 @@ impl Ours {
 
     /// Returns whether `pump` with `keepalive` because of `Wire::starves_peer` does something.
     pub fn feeds_peer(&self) -> bool {
-        let queued = self.queues.lengths();
+        let queued = self.txs.lengths();
         let (free, main) = (queued.free_of_credit > 0, queued.main > 0);
         let slot = self.sq.len() < usize::from(self.sq_size);
         self.credits.starves_peer() && self.credits.wants_noop(free, main, true) && slot
@@ -182,12 +176,10 @@ impl Ours {
         let pushed = self.sq.len();
         loop {
             let free = self.sq_size - self.sq.len() as u16;
-            let before = self.queues.lengths().unreserved;
-            let next =
-                self.queues
-                    .next(&mut self.cells, &mut self.credits, free, keepalive, patient);
+            let before = self.txs.lengths().unreserved;
+            let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
-            for _ in self.queues.lengths().unreserved..before {
+            for _ in self.txs.lengths().unreserved..before {
                 let moved = self.copy[0].pop_front().ok_or("moved from nowhere")?;
                 self.copy[2].push_back(moved);
                 self.asked += 1;
@@ -223,22 +215,21 @@ impl Ours {
 
     /// Models `post::post_part`: WRITEs alone.
     fn post_part(&mut self, index: u16, wrs: u16) -> Result<(), Fault> {
-        let at = usize::from(index);
         if self.copy[1].front() != Some(&index) {
             return Err("a part of what is not the first in line".into());
         }
-        if !matches!(self.cells[at].tx.op(), Op::PutDone | Op::GetDone) {
+        if !matches!(self.slot(index)?.tx().op(), Op::PutDone | Op::GetDone) {
             return Err("a part of what has no WRITEs".into());
         }
-        let left = self.cells[at].slots;
+        let left = self.slot(index)?.slots();
         if wrs == 0 || wrs >= left {
             return Err("a part that is nothing, or all".into());
         }
         for _ in 0..wrs {
             self.push(Work::Quiet(index))?;
-            self.cells[at].tx.pushed(1);
+            self.txs.pushed(index, 1);
         }
-        TxQueues::chunk_posted(&mut self.cells, index, wrs, wrs == left - 1);
+        self.txs.chunk_posted(index, wrs, wrs == left - 1);
         Ok(())
     }
 
@@ -252,21 +243,18 @@ impl Ours {
         if self.copy[queue].pop_front() != Some(index) {
             return Err("the pump broke the order of a queue".into());
         }
-        let at = usize::from(index);
-        self.cells[at].tx.posting();
-        let op = self.cells[at].tx.op();
-        let transfer = self.txs[at].ok_or("posting a tx without a transfer")?;
-        let own = TxQueues::name(&self.cells, index)
-            .ok_or("no name")?
-            .cookie(mask(self.side));
+        let slot = self.slot(index)?;
+        let (op, slots) = (slot.tx().op(), slot.slots());
+        let transfer = *slot.transfer().ok_or("posting a tx without a transfer")?;
+        let own = self.cookie(index);
         let quiet = match op {
             Op::GetReq | Op::PutAck => 1,
-            Op::PutDone | Op::GetDone => self.cells[at].slots.saturating_sub(1),
+            Op::PutDone | Op::GetDone => slots.saturating_sub(1),
             _ => 0,
         };
         for _ in 0..quiet {
             self.push(Work::Quiet(index))?;
-            self.cells[at].tx.pushed(1);
+            self.txs.pushed(index, 1);
         }
         let body = match op {
             Op::Immediate => Body::Immediate,
@@ -278,12 +266,12 @@ impl Ours {
             Op::GetDone => Body::GetDone(transfer.peer, transfer.data),
             Op::Invalidate => {
                 self.push(Work::Invalidate(index))?;
-                self.cells[at].tx.pushed(1);
+                self.txs.pushed(index, 1);
                 return Ok(());
             }
         };
         self.push(Work::Send(index))?;
-        self.cells[at].tx.pushed(1);
+        self.txs.pushed(index, 1);
         out.push_back(Msg {
             body,
             credits,
@@ -324,11 +312,9 @@ impl Ours {
             Work::Send(index) | Work::Write(index) | Work::Quiet(index) => (index, Wr::Any),
             Work::Invalidate(index) => (index, Wr::Invalidate),
         };
-        let then = self.cells[usize::from(index)].tx.completed(wr, result);
-        if then == TxAction::Violation {
-            return Err("a completion is a violation".into());
-        }
-        self.follow(index, then)?;
+        let place = self.slot(index)?.tx().place();
+        self.txs.completed(index, wr, result);
+        self.note_follow(index, place)?;
         Ok(Some(work))
     }
 
@@ -368,7 +354,7 @@ impl Ours {
             }
             Body::PutAck(src, dst) => {
                 let index = self.find(src)?;
-                let transfer = self.txs[usize::from(index)].as_mut().ok_or("no transfer")?;
+                let transfer = self.txs.transfer(index).ok_or("no transfer")?;
                 transfer.peer = dst;
                 transfer.data = true;
                 self.answer(index, Answer::PutAck, self.chain)?;
@@ -407,39 +393,35 @@ impl Ours {
         self.credits.reposted(how).map_err(|e| broke(&e))
     }
 
-    /// Models `TxTable::find`.
     fn find(&self, cookie: u64) -> Result<u16, Fault> {
-        TxId::from_cookie(cookie, mask(self.side))
-            .and_then(|id| TxQueues::find(&self.cells, id))
-            .ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
+        let found = self.txs.find(Cookie(cookie));
+        found.ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
     }
 
-    /// Models `TxQueues::follow`.
+    /// Models `Wire::answer`.
     fn answer(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Fault> {
-        let cell = &mut self.cells[usize::from(index)];
-        let then = cell.tx.answered(answer);
-        match then {
-            TxAction::Requeue => cell.slots = slots,
-            TxAction::Violation => return Err(format!("{VIOLATION}: {answer:?} in {:?}", cell.tx)),
-            _ => {}
+        let tx = *self.slot(index)?.tx();
+        if self.txs.answered(index, answer, slots).is_err() {
+            return Err(format!("{VIOLATION}: {answer:?} in {tx:?}"));
         }
-        self.follow(index, then)
+        self.note_follow(index, tx.place())
     }
 
-    fn follow(&mut self, index: u16, then: TxAction) -> Result<(), Fault> {
-        match then {
-            TxAction::Requeue => self.copy[self.queue_of(index)].push_back(index),
-            TxAction::Finish => self.done.push_back(index),
-            TxAction::Nothing | TxAction::Violation => {}
-        }
-        if self.queues.follow(&mut self.cells, index, then) {
-            return Err(VIOLATION.into());
+    /// Follows the tx at `index`, which was in the state `before`, into its list.
+    fn note_follow(&mut self, index: u16, before: TxState) -> Result<(), Fault> {
+        let queued = |place| matches!(place, TxState::Queued { .. });
+        match self.slot(index)?.tx().place() {
+            now if queued(now) && !queued(before) => {
+                self.copy[self.queue_of(index)].push_back(index);
+            }
+            TxState::Done if before != TxState::Done => self.done.push_back(index),
+            _ => {}
         }
         self.compare()
     }
 
     fn queue_of(&self, index: u16) -> usize {
-        match self.cells[usize::from(index)].tx.op().cost() {
+        match self.txs.get(index).and_then(|slot| slot.tx().op().cost()) {
             Some(Cost::CreditAndReserve) => 0,
             Some(Cost::Credit) => 2,
             _ => 1,
@@ -447,7 +429,7 @@ impl Ours {
     }
 
     fn compare(&self) -> Result<(), Fault> {
-        let l = self.queues.lengths();
+        let l = self.txs.lengths();
         let real = [l.unreserved, l.free_of_credit, l.main].map(usize::from);
         let copy = [0, 1, 2].map(|i: usize| self.copy[i].len());
         if real != copy {
@@ -456,9 +438,9 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `next_job` in `deliver.rs`: the next finished tx, released; and the cookie it had.
-    pub fn take_done(&mut self) -> Result<Option<(Transfer, TxCell, u64)>, Fault> {
-        let Some(index) = self.queues.take_done(&mut self.cells) else {
+    /// Models `next_job` in `upcall.rs`: the next finished tx, released; and the cookie it had.
+    pub fn take_done(&mut self) -> Result<Option<(Transfer, Tx, u64)>, Fault> {
+        let Some(index) = self.txs.done() else {
             return match self.done.is_empty() {
                 true => Ok(None),
                 false => Err("a finished tx is lost".into()),
@@ -467,9 +449,9 @@ impl Ours {
         if self.done.pop_front() != Some(index) {
             return Err("finished transmits change their order".into());
         }
-        let cell = self.cells[usize::from(index)];
-        if cell.tx.place() != TxState::Done {
-            return Err(format!("{:?} is handed to LNet as finished", cell.tx));
+        let tx = *self.slot(index)?.tx();
+        if tx.place() != TxState::Done {
+            return Err(format!("{tx:?} is handed to LNet as finished"));
         }
         let uses = |work: &Work| match *work {
             Work::Noop => false,
@@ -478,43 +460,49 @@ impl Ours {
         if self.sq.iter().any(uses) {
             return Err("a tx is finished while the device still has work of it".into());
         }
-        if cell.tx.key_live() {
+        if tx.key_live() {
             return Err("a tx is finished with a live key".into());
         }
         let cookie = self.cookie(index);
-        let transfer = self.txs[usize::from(index)]
-            .take()
-            .ok_or("finished twice")?;
-        self.queues.release(&mut self.cells, index);
-        Ok(Some((transfer, cell, cookie)))
+        let taken = self.txs.take_done(|_, transfer| transfer.take());
+        let transfer = taken.flatten().ok_or("finished twice")?;
+        Ok(Some((transfer, tx, cookie)))
     }
 
     /// Models `Wire::cancel`.
-    pub fn cancel(&mut self, cause: Cause, by_place: bool) {
-        let before: Vec<TxState> = self.cells.iter().map(|c| c.tx.place()).collect();
-        self.queues.cancel_all(&mut self.cells, cause, by_place);
+    pub fn cancel(&mut self, cause: Cause) {
+        let before = self.places();
+        self.txs.cancel_all(cause);
         self.copy = Default::default();
         self.note_done(&before);
     }
 
-    /// Models `TxQueues::keys_dead`, of `Conn::release`.
+    /// Models `TxTable::keys_dead`, of `Conn::release`.
     pub fn keys_dead(&mut self) {
-        let before: Vec<TxState> = self.cells.iter().map(|c| c.tx.place()).collect();
-        self.queues.keys_dead(&mut self.cells);
+        let before = self.places();
+        self.txs.keys_dead();
         self.note_done(&before);
     }
 
+    fn places(&self) -> Vec<TxState> {
+        self.txs.iter().map(|(_, slot)| slot.tx().place()).collect()
+    }
+
     fn note_done(&mut self, before: &[TxState]) {
-        for (index, was) in before.iter().enumerate() {
-            if *was != TxState::Done && self.cells[index].tx.place() == TxState::Done {
-                self.done.push_back(index as u16);
+        for ((index, now), was) in (0..).zip(self.places()).zip(before) {
+            if *was != TxState::Done && now == TxState::Done {
+                self.done.push_back(index);
             }
         }
     }
 
     /// Returns the number of transmits in use.
     pub fn in_use(&self) -> usize {
-        self.txs.iter().filter(|t| t.is_some()).count()
+        let used = self
+            .txs
+            .iter()
+            .filter(|(_, slot)| slot.transfer().is_some());
+        used.count()
     }
 
     /// Returns whether nothing is queued, posted, held or awaited.
@@ -529,7 +517,7 @@ impl Ours {
 
     /// Returns the cookie of the tx at `index`.
     pub fn cookie(&self, index: u16) -> u64 {
-        TxQueues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
+        self.txs.cookie(index).map_or(0, |cookie| cookie.0)
     }
 
     /// Appends the state, except for the part of [`Ours::encode_txs`].
@@ -573,9 +561,9 @@ impl Ours {
     /// encoded.
     pub fn encode_txs(&self, names: &mut Names, out: &mut Vec<u8>) {
         // Transmits without a reference come last, in the order of the table.
-        for (index, transfer) in self.txs.iter().enumerate() {
-            if transfer.is_some() {
-                names.of(self.side, self.cookie(index as u16));
+        for (index, slot) in self.txs.iter() {
+            if slot.transfer().is_some() {
+                names.of(self.side, self.cookie(index));
             }
         }
         for at in 0..names.met(self.side).len() {
@@ -584,11 +572,12 @@ impl Ours {
                 out.push(0xff);
                 continue;
             };
-            let at = usize::from(index);
-            let tx = &self.cells[at].tx;
+            let Some(slot) = self.txs.get(index) else {
+                continue;
+            };
+            let tx = slot.tx();
             let (place, wrs) = match tx.place() {
                 TxState::Free => (0, 0),
-                TxState::Mapped => (1, 0),
                 TxState::Queued { wrs } => (2, wrs),
                 TxState::Posted { wrs, answer: false } => (3, wrs),
                 TxState::Posted { wrs, answer: true } => (4, wrs),
@@ -598,8 +587,8 @@ impl Ours {
             };
             out.extend([place, wrs as u8, tx.op() as u8, u8::from(tx.key_live())]);
             out.extend([u8::from(tx.was_posted()), u8::from(tx.cause().is_some())]);
-            out.push(self.cells[at].slots as u8);
-            if let Some(t) = &self.txs[at] {
+            out.push(slot.slots() as u8);
+            if let Some(t) = slot.transfer() {
                 let peer = match t.peer {
                     0 => 0xff,
                     c => names.of(1 - self.side, c),

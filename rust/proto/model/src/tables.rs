@@ -147,8 +147,6 @@ fn conn_cell(conn: &ConnFsm, event: ConnEvent) -> String {
 /// An event of a tx.
 #[derive(Clone, Copy, Debug)]
 pub enum TxEvent {
-    /// [`Tx::enqueue`].
-    Enqueue,
     /// [`Tx::posting`], then [`Tx::pushed`] once.
     Post,
     /// [`Tx::completed`].
@@ -166,8 +164,7 @@ pub enum TxEvent {
 const FLUSHED: Cause = Cause::Flushed;
 
 /// Every event of a tx, by group, with its name.
-pub const TX_EVENTS: [(&str, TxEvent); 17] = [
-    ("enqueue", TxEvent::Enqueue),
+pub const TX_EVENTS: [(&str, TxEvent); 16] = [
     ("post a work request", TxEvent::Post),
     ("cancel", TxEvent::Cancel),
     ("key dead", TxEvent::KeyDead),
@@ -201,7 +198,6 @@ pub const TX_EVENTS: [(&str, TxEvent); 17] = [
 /// Applies an event as the driver does; what follows.
 pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> TxAction {
     match event {
-        TxEvent::Enqueue => tx.enqueue(),
         TxEvent::Post => {
             tx.posting();
             tx.pushed(1);
@@ -235,7 +231,7 @@ pub fn tx_situations() -> Vec<Tx> {
     let starts = ops
         .iter()
         .filter(|op| !matches!(op, Op::Invalidate | Op::PutDone));
-    found.extend(starts.map(|op| Tx::mapped(*op)));
+    found.extend(starts.map(|op| Tx::new(*op)));
     while at < found.len() {
         let tx = found[at];
         at += 1;
@@ -260,12 +256,10 @@ pub fn tx_situations() -> Vec<Tx> {
     found
 }
 
-/// Returns whether the event can happen: a device completes only what was posted, the driver enqueues only
-/// what was built, posts only what it took from a queue, and destroys memory regions after
-/// everything else. A peer can do anything at any time.
+/// Returns whether the event can happen: a device completes only what was posted, the driver posts only
+/// what it took from a queue, and destroys memory regions after everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
     match (event, tx.place()) {
-        (TxEvent::Enqueue, place) => place == TxState::Mapped,
         (TxEvent::Post, TxState::Queued { .. }) => true,
         // The rest of a chain.
         (TxEvent::Post, TxState::Posted { wrs, .. }) => {
@@ -303,7 +297,6 @@ fn same(a: &Tx, b: &Tx) -> bool {
 fn place_rank(place: TxState) -> (u8, u16) {
     match place {
         TxState::Free => (0, 0),
-        TxState::Mapped => (1, 0),
         TxState::Queued { wrs } => (2, wrs),
         TxState::Posted { wrs, answer: true } => (3, wrs),
         TxState::Posted { wrs, answer: false } => (4, wrs),
@@ -316,7 +309,6 @@ fn place_rank(place: TxState) -> (u8, u16) {
 fn place_name(place: TxState) -> String {
     match place {
         TxState::Free => "Free".into(),
-        TxState::Mapped => "Mapped".into(),
         TxState::Queued { wrs } => format!("Queued({wrs})"),
         TxState::Posted { wrs, answer: true } => format!("Posted({wrs}, answer)"),
         TxState::Posted { wrs, answer: false } => format!("Posted({wrs})"),
@@ -381,9 +373,9 @@ pub fn document() -> String {
     out.push_str(TX_INTRO);
     let situations = tx_situations();
     for (title, range) in [
-        ("Steps of the driver", 0..4),
-        ("Completions", 4..8),
-        ("Answers", 8..15),
+        ("Steps of the driver", 0..3),
+        ("Completions", 3..7),
+        ("Answers", 7..14),
     ] {
         let _ = write!(out, "\n### {title}\n\n");
         let events = &TX_EVENTS[range];

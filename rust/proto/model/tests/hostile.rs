@@ -109,7 +109,7 @@ fn close(mut o: Ours) {
             ended += 1;
         }
     };
-    o.cancel(Cause::Protocol, false);
+    o.cancel(Cause::Protocol);
     reap(&mut o);
     while o
         .retire(Err(Cause::Flushed))

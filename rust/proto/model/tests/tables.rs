@@ -249,10 +249,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
                 tx.cause().is_some() || latches,
                 "{cell}"
             );
-            assert!(
-                !matches!(is, TxState::Mapped | TxState::Queued { .. }),
-                "{cell}"
-            );
+            assert!(!matches!(is, TxState::Queued { .. }), "{cell}");
             assert_eq!(wrs(after), wrs(tx), "{cell}: count");
         }
         TxEvent::Late(_) => {
@@ -266,7 +263,6 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
             );
         }
         TxEvent::KeyDead => assert!(!after.key_live(), "{cell}"),
-        TxEvent::Enqueue => assert_eq!(queued, was == TxState::Mapped, "{cell}"),
         TxEvent::Post => {
             let may = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
             assert_eq!(wrs(after), wrs(tx) + u16::from(may), "{cell}: count");
