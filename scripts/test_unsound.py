@@ -16,16 +16,18 @@ HEAD = """
 #[allow(dead_code, unused)]
 fn tried(msg: Message, req: &crate::lnet::SendRequest, device: ARef<Device>) {
 """
-MAP = "    let Ok(mapped) = msg.map(req, device, Direction::ToDevice) else { return };\n"
+MAP = (
+    "    let Ok::<Owner, _>(mapped) = msg.map(req, device, Direction::ToDevice) else { return };\n"
+)
 MAP_PAGES = "    let used = crate::rdma::sg::SgMap::map(device, &req.pages(), Direction::ToDevice);\n"
 FINALIZE = "finalize(0, crate::lnet::Health::Ok);\n"
 
 BODIES = [
     # The message comes back when the mapping has no users any more.
-    ("right", MAP + "    if let Some(msg) = mapped.unmap() {\n        msg." + FINALIZE + "    }\n", None),
-    ("finalized-while-mapped", MAP + "    let used = mapped.map().clone();\n    msg." + FINALIZE, "E0382"),
-    ("taken-out", MAP + "    let used = mapped.map().clone();\n    mapped.keeper." + FINALIZE, "E0616"),
-    ("used-after-unmap", MAP + "    let back = mapped.unmap();\n    let used = mapped.map().clone();\n", "E0382"),
+    ("right", MAP + "    if let Some(msg) = mapped.into_message() {\n        msg." + FINALIZE + "    }\n", None),
+    ("finalized-while-mapped", MAP + "    let used = mapped.map().cloned();\n    msg." + FINALIZE, "E0382"),
+    ("taken-out", MAP + "    let used = mapped.map().cloned();\n    mapped.keeper.msg." + FINALIZE, "E0616"),
+    ("used-after-unmap", MAP + "    let back = mapped.unmap();\n    let used = mapped.map().cloned();\n", "E0382"),
     ("mapped-without-message", MAP_PAGES + "    msg." + FINALIZE, "E0133"),
 ]
 

@@ -666,7 +666,7 @@ fn bounce() -> Result {
 
     check(!map_pages(device, &to, Direction::FromDevice)?.can_register(257, page))?;
 
-    let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
+    let mut bounce = BounceBuf::alloc(right.pd.device().clone(), to.share())?;
     let map = bounce.map().ok_or(EINVAL)?.clone();
     let mr = right.qp.map_mr(map)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
@@ -689,7 +689,7 @@ fn bounce() -> Result {
 
     left.close()?;
     right.close()?;
-    bounce.copy_to(&to, NOB)?;
+    bounce.copy_out(NOB as u32)?;
     check(has_pattern(&to, NOB)?)
 }
 
@@ -923,7 +923,7 @@ fn unwritten_bounce() -> Result {
         fill(&dirty.vec(0, 32 * 4096))?;
     }
     fill(&to)?;
-    BounceBuf::alloc(right.pd.device().clone(), NOB)?.copy_to(&to, NOB)?;
+    BounceBuf::alloc(right.pd.device().clone(), to.share())?.copy_out(NOB as u32)?;
     left.close()?;
     right.close()?;
 

@@ -147,12 +147,12 @@ impl Message {
     ///
     /// The message and the error; see [`SgMap::map`]. `EINVAL` if `req` is of another message.
     #[inline(always)]
-    pub(crate) fn map<R: Request>(
+    pub(crate) fn map<R: Request, L: Lnd>(
         self,
         req: &R,
         device: ARef<Device>,
         direction: Direction,
-    ) -> Result<Mapping<Self>, (Self, Error)> {
+    ) -> Result<Mapping<TxMsgs<L>>, (Self, Error)> {
         self.map_with(req, |pages| {
             // SAFETY: LNet keeps the pages until the message is finalized, and `map_with` keeps the message.
             unsafe { SgMap::map(device, pages, direction) }
@@ -164,12 +164,12 @@ impl Message {
     /// # Errors
     ///
     /// As [`Message::map`].
-    pub(crate) fn map_reserved<R: Request>(
+    pub(crate) fn map_reserved<R: Request, L: Lnd>(
         self,
         req: &R,
         reserve: (&Arc<SgReserve>, u64),
         direction: Direction,
-    ) -> Result<Mapping<Self>, (Self, Error)> {
+    ) -> Result<Mapping<TxMsgs<L>>, (Self, Error)> {
         self.map_with(req, |pages| {
             // SAFETY: As in `map`.
             unsafe { SgMap::map_reserved(reserve, pages, direction) }
@@ -178,37 +178,19 @@ impl Message {
 
     /// Joins the mapping that `map` makes of the pages with the message.
     #[inline(always)]
-    fn map_with<R: Request>(
+    fn map_with<R: Request, L: Lnd>(
         self,
         req: &R,
         map: impl FnOnce(&PageVec) -> Result<SgRef>,
-    ) -> Result<Mapping<Self>, (Self, Error)> {
+    ) -> Result<Mapping<TxMsgs<L>>, (Self, Error)> {
         if !req.is_of(self.ptr) {
             return Err((self, EINVAL));
         }
         match map(&req.pages()) {
             // SAFETY: `req` is of this message, so LNet keeps the pages until the message is finalized.
-            Ok(map) => Ok(unsafe { Mapping::new(map, self) }),
+            Ok(map) => Ok(unsafe { Mapping::new(map, TxMsgs::new(self)) }),
             Err(e) => Err((self, e)),
         }
-    }
-
-    /// Makes the REPLY that LNet wants to see for an optimised GET, whose data comes without an LNet
-    /// message of its own. The message comes back if it is no GET of this node's for a peer that is
-    /// no router, if there is no memory, or if it is not waiting for a reply any more.
-    pub(crate) fn into_get<L: Lnd>(self, ni: &NiRef<L>) -> Result<Get<L>, Message> {
-        // SAFETY: `ni` is a referenced NI, and the message is valid by the type invariant. No other
-        // reply was made for it: there would be no `Message` of it, but a `Get`.
-        let ptr = unsafe { bindings::ro2ib_lnet_create_reply(ni.as_ptr(), self.ptr.as_ptr()) };
-        let Some(ptr) = NonNull::new(ptr) else {
-            return Err(self);
-        };
-        Ok(Get {
-            get: self,
-            // SAFETY: LNet has just made this message for the driver to finalize.
-            reply: unsafe { Message::from_raw(ptr) },
-            ni: ni.clone(),
-        })
     }
 
     /// Prepares to resend a message that failed with `health`. `None`: the caller must finalize the message with that
@@ -246,42 +228,89 @@ impl Drop for Message {
     }
 }
 
-/// Optimised GET, and its REPLY, which never travels as a message.
-#[must_use = "a GET must be finalized"]
-pub(crate) struct Get<L: Lnd> {
+/// Messages that a transmit finalizes: a message, and the REPLY of an optimised GET, which never travels as a message.
+#[must_use = "a message must be finalized, or given back to LNet"]
+pub(crate) struct TxMsgs<L: Lnd> {
     // In this order, which is that of LNet.
-    get: Message,
-    reply: Message,
-    ni: NiRef<L>,
+    msg: Message,
+    reply: Option<(Message, NiRef<L>)>,
 }
 
-impl<L: Lnd> Get<L> {
-    /// Completes the GET, as [`Message::finalize`], and then the reply with `len` bytes, which the peer says it wrote.
-    /// If these are more than the GET requested, the reply ends with `EPROTO`. LNet judges health by the GET alone.
-    pub(crate) fn finalize(self, status: i32, health: Health, len: u32) {
-        // SAFETY: `ni` is a referenced NI, and the message is a reply made by
-        // `ro2ib_lnet_create_reply` that has not been finalized.
-        let set = || unsafe {
-            bindings::ro2ib_lnet_set_reply_len(self.ni.as_ptr(), self.reply.ptr.as_ptr(), len)
-        };
-        let replied = if status != 0 || set() == 0 {
-            status
-        } else {
-            EPROTO.to_errno()
-        };
-        self.get.finalize(status, health);
-        self.reply.finalize(replied, Health::Ok);
+impl<L: Lnd> TxMsgs<L> {
+    fn new(msg: Message) -> Self {
+        Self { msg, reply: None }
     }
 }
 
-impl Mapping<Message> {
-    /// Makes the REPLY of a GET whose pages are mapped, see [`Message::into_get`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Message::into_get`].
-    pub(crate) fn into_get<L: Lnd>(self, ni: &NiRef<L>) -> Result<Mapping<Get<L>>, Self> {
-        // SAFETY: LNet keeps the pages until GET and REPLY are finalized.
-        unsafe { self.with_keeper(|msg| msg.into_get(ni)) }
+impl<L: Lnd> From<Message> for Mapping<TxMsgs<L>> {
+    /// Takes a message whose pages are not mapped.
+    #[inline(always)]
+    fn from(msg: Message) -> Self {
+        Self::none(TxMsgs::new(msg))
+    }
+}
+
+impl<L: Lnd> Mapping<TxMsgs<L>> {
+    /// Makes the REPLY that LNet wants to see for an optimised GET, whose data comes without an LNet message of its
+    /// own. Returns false if the message is no GET of this node's for a peer that is no router, if there is no memory,
+    /// or if it is not waiting for a reply any more.
+    pub(crate) fn create_reply(&mut self, ni: &NiRef<L>) -> bool {
+        // SAFETY: The message stays, and LNet keeps the pages until GET and REPLY are finalized.
+        let msgs = unsafe { self.keeper_mut() };
+
+        if msgs.reply.is_some() {
+            return false;
+        }
+        // SAFETY: `ni` is a referenced NI, and the message is valid by its type invariant. No other reply was made for
+        // it.
+        let ptr = unsafe { bindings::ro2ib_lnet_create_reply(ni.as_ptr(), msgs.msg.ptr.as_ptr()) };
+        let Some(ptr) = NonNull::new(ptr) else {
+            return false;
+        };
+
+        // SAFETY: LNet has just made this message for the driver to finalize.
+        msgs.reply = Some((unsafe { Message::from_raw(ptr) }, ni.clone()));
+        true
+    }
+
+    /// Returns whether there is a REPLY.
+    #[inline]
+    pub(crate) fn has_reply(&self) -> bool {
+        self.keeper().reply.is_some()
+    }
+
+    /// Unmaps the pages, and returns the message, which has no REPLY. `None`: it was lost, see [`Mapping::unmap`].
+    #[inline(always)]
+    pub(crate) fn into_message(self) -> Option<Message> {
+        Some(self.unmap()?.msg)
+    }
+
+    /// Unmaps the pages, and completes the message as [`Message::finalize`]; then its REPLY with `len` bytes, which the
+    /// peer says it wrote. If these are more than the GET requested, the REPLY ends with `EPROTO`. LNet judges health
+    /// by the GET alone.
+    #[inline(always)]
+    pub(crate) fn finalize(self, status: i32, health: Health, len: u32) {
+        let Some(TxMsgs { msg, reply }) = self.unmap() else {
+            return;
+        };
+
+        match reply {
+            None => msg.finalize(status, health),
+            Some((reply, ni)) => {
+                // SAFETY: `ni` is a referenced NI, and the message is a reply made by `ro2ib_lnet_create_reply` that
+                // has not been finalized.
+                let set = || unsafe {
+                    bindings::ro2ib_lnet_set_reply_len(ni.as_ptr(), reply.ptr.as_ptr(), len)
+                };
+                let replied = if status != 0 || set() == 0 {
+                    status
+                } else {
+                    EPROTO.to_errno()
+                };
+
+                msg.finalize(status, health);
+                reply.finalize(replied, Health::Ok);
+            }
+        }
     }
 }

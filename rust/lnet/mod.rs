@@ -34,9 +34,9 @@ pub(crate) use driver::{
     StartError, //
 };
 pub(crate) use message::{
-    Get,
     Health,
-    Message, //
+    Message,
+    TxMsgs, //
 };
 pub(crate) use ni::{
     DepthBy,

@@ -24,21 +24,12 @@ use crate::proto::{
     tx_state::Op, //
 };
 
-/// Role of a message in LNet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MsgRole {
-    /// PUT or GET: LNet reports a failure to its sender.
-    Request,
-    /// ACK or REPLY: LNet does not report a failure to the node that waits for it.
-    Answer,
-}
-
 /// Messages to resend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
     /// None.
     Nothing,
-    /// Answers, whose failure LNet does not report.
+    /// ACKs and REPLYs: LNet does not report their failure to the node that waits for them.
     Answers,
     /// All messages.
     All,
@@ -61,11 +52,11 @@ impl Resend {
         }
     }
 
-    /// Returns whether it includes messages of this role.
-    pub fn takes(self, carries: MsgRole) -> bool {
+    /// Returns whether it includes an ACK or REPLY (`is_answer`), or a PUT or GET.
+    pub fn takes(self, is_answer: bool) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Answers => carries == MsgRole::Answer,
+            Self::Answers => is_answer,
             Self::All => true,
         }
     }
@@ -79,9 +70,9 @@ mod tests {
     #[test]
     fn posted_request_is_not_resent() {
         let unposted = Resend::of(Op::Immediate, Cause::PeerClosed, false, false);
-        assert!(unposted.takes(MsgRole::Request) && unposted.takes(MsgRole::Answer));
+        assert!(unposted.takes(false) && unposted.takes(true));
         let posted = Resend::of(Op::Immediate, Cause::PeerClosed, true, false);
-        assert!(!posted.takes(MsgRole::Request) && posted.takes(MsgRole::Answer));
+        assert!(!posted.takes(false) && posted.takes(true));
     }
 
     /// Tests that a message with memory that the peer knows ends with the connection.
@@ -147,7 +138,7 @@ mod tests {
         ] {
             for posted in [false, true] {
                 let again = Resend::of(Op::Immediate, cause, posted, false);
-                assert!(!again.takes(MsgRole::Request) && !again.takes(MsgRole::Answer));
+                assert!(!again.takes(false) && !again.takes(true));
             }
         }
     }

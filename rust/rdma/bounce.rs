@@ -22,24 +22,28 @@ use super::{
 pub(crate) struct BounceBuf {
     pages: PageVec,
     map: Option<SgRef>,
+    /// The pages that the data is for.
+    to: PageVec,
 }
 
 impl BounceBuf {
-    /// Allocates and maps `nob` zeroed bytes. Zeroed, because a peer may report bytes as written that it did not write,
-    /// and old memory must not leak. Maps whole pages, because a copy for the device (swiotlb) begins at a page only
-    /// then. May sleep.
+    /// Allocates and maps as many zeroed bytes as `to` has, for which the data is. Zeroed, because a peer may report
+    /// bytes as written that it did not write, and old memory must not leak. Maps whole pages, because a copy for the
+    /// device (swiotlb) begins at a page only then. May sleep.
     ///
     /// # Errors
     ///
     /// `EINVAL` for 0, `ENOMEM`, `EIO` if it cannot be mapped.
-    pub(crate) fn alloc(device: ARef<Device>, nob: usize) -> Result<Self> {
-        let pages = PageVec::alloc(nob.checked_next_multiple_of(PAGE_SIZE).ok_or(EINVAL)?)?;
+    pub(crate) fn alloc(device: ARef<Device>, to: PageVec) -> Result<Self> {
+        let whole = to.nob().checked_next_multiple_of(PAGE_SIZE);
+        let pages = PageVec::alloc(whole.ok_or(EINVAL)?)?;
         // SAFETY: The pages are our own.
         let map = unsafe { SgMap::map(device, &pages, Direction::FromDevice) }?;
 
         Ok(Self {
             pages,
             map: Some(map),
+            to,
         })
     }
 
@@ -48,19 +52,20 @@ impl BounceBuf {
         self.map.as_ref()
     }
 
-    /// Copies the first `nob` bytes to the beginning of `to`. The buffer is
+    /// Copies the first `nob` bytes to the pages that they are for. The buffer is
     /// unmapped before, so its key must be dead. Any context but hard interrupts.
     ///
     /// # Errors
     ///
     /// `EBUSY` if a work request or memory region still uses the mapping,
-    /// `EINVAL` if either is shorter, `EOPNOTSUPP` for memory of a GPU.
-    pub(crate) fn copy_to(&mut self, to: &PageVec, nob: usize) -> Result {
+    /// `EINVAL` if it is shorter, `EOPNOTSUPP` for memory of a GPU.
+    pub(crate) fn copy_out(&mut self, nob: u32) -> Result {
         if let Some(map) = self.map.take() {
             if !map.unmap() {
                 return Err(EBUSY);
             }
         }
-        to.copy_from(&self.pages, nob)
+        let nob = usize::try_from(nob)?;
+        self.to.copy_from(&self.pages, nob)
     }
 }

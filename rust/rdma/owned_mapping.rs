@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mapped memory together with the owner of its pages.
+//! Memory together with the owner of its pages, and with its mapping while a device may access it.
 //!
 //! The owner comes back only when nothing uses the mapping any more. Ending the life of the pages takes the owner, so
 //! that does not compile while a device may access them.
@@ -13,13 +13,13 @@ use kernel::pr_warn_once;
 
 use super::sg::SgRef;
 
-/// A mapping, and `keeper`, which keeps its pages.
+/// A mapping, if there is one, and `keeper`, which keeps its pages.
 ///
 /// # Invariants
 ///
 /// The pages that `map` maps are valid for as long as `keeper` exists.
 pub(crate) struct Mapping<K> {
-    map: ManuallyDrop<SgRef>,
+    map: ManuallyDrop<Option<SgRef>>,
     keeper: ManuallyDrop<K>,
 }
 
@@ -32,20 +32,45 @@ impl<K> Mapping<K> {
     pub(crate) unsafe fn new(map: SgRef, keeper: K) -> Self {
         // INVARIANT: Guaranteed by the caller.
         Self {
-            map: ManuallyDrop::new(map),
+            map: ManuallyDrop::new(Some(map)),
+            keeper: ManuallyDrop::new(keeper),
+        }
+    }
+
+    /// Takes an owner whose pages are not mapped.
+    #[inline(always)]
+    pub(crate) fn none(keeper: K) -> Self {
+        // INVARIANT: There is no mapping.
+        Self {
+            map: ManuallyDrop::new(None),
             keeper: ManuallyDrop::new(keeper),
         }
     }
 
     /// Returns the mapping, for work requests and memory regions to share.
     #[inline]
-    pub(crate) fn map(&self) -> &SgRef {
-        &self.map
+    pub(crate) fn map(&self) -> Option<&SgRef> {
+        self.map.as_ref()
+    }
+
+    /// Returns the owner.
+    #[inline]
+    pub(crate) fn keeper(&self) -> &K {
+        &self.keeper
+    }
+
+    /// Returns the owner for changes.
+    ///
+    /// # Safety
+    ///
+    /// It must keep the pages as before, without a gap.
+    pub(crate) unsafe fn keeper_mut(&mut self) -> &mut K {
+        &mut self.keeper
     }
 
     /// Unmaps the pages, and returns their owner. `None`: a work request or memory region still uses the mapping, which
     /// is a fault of the caller. The owner is lost then, because the device may access the pages for ever.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unmap(self) -> Option<K> {
         let mut this = ManuallyDrop::new(self);
 
@@ -53,38 +78,12 @@ impl<K> Mapping<K> {
         unsafe { this.take() }
     }
 
-    /// Replaces the owner.
-    ///
-    /// # Safety
-    ///
-    /// The owner that `f` returns keeps the pages as the one before did, without a gap.
-    pub(crate) unsafe fn with_keeper<N>(
-        self,
-        f: impl FnOnce(K) -> Result<N, K>,
-    ) -> Result<Mapping<N>, Self> {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not used any more.
-        let (map, keeper) = unsafe {
-            (
-                ManuallyDrop::take(&mut this.map),
-                ManuallyDrop::take(&mut this.keeper),
-            )
-        };
-
-        match f(keeper) {
-            // SAFETY: Guaranteed by the caller.
-            Ok(keeper) => Ok(unsafe { Mapping::new(map, keeper) }),
-            // SAFETY: As above.
-            Err(keeper) => Err(unsafe { Self::new(map, keeper) }),
-        }
-    }
-
     /// Unmaps the pages, and takes the owner out.
     ///
     /// # Safety
     ///
     /// This is not used afterwards.
-    #[inline]
+    #[inline(always)]
     unsafe fn take(&mut self) -> Option<K> {
         // SAFETY: By the contract of this function, both are taken once.
         let (map, keeper) = unsafe {
@@ -94,7 +93,7 @@ impl<K> Mapping<K> {
             )
         };
 
-        if map.unmap() {
+        if map.is_none_or(SgRef::unmap) {
             return Some(keeper);
         }
         lose(keeper);

@@ -12,11 +12,15 @@ use kernel::{
 };
 
 use super::{
-    rdma_sink::{
-        Bounce,
-        RdmaSink, //
+    no_memory::{
+        is_shortage,
+        NotReady, //
     },
-    transfer_end::Owner,
+    transfer::{
+        Owner,
+        RdmaSink,
+        SinkKey, //
+    },
     wire::{
         buf_pool::ReserveUse,
         SinkParts, //
@@ -44,7 +48,6 @@ use crate::{
             Mapped,
             Mr, //
         },
-        owned_mapping::Mapping,
         page_frags::PageVec,
         qp::{
             MapMrError,
@@ -54,46 +57,8 @@ use crate::{
     }, //
 };
 
-/// Returns whether an error is a lack of memory, or of room to map memory for the device (`EIO`): with an IOMMU, or
-/// where memory bounces. A retry may succeed.
-pub(super) fn is_shortage(e: Error) -> bool {
-    e == ENOMEM || e == EIO
-}
-
-/// Reason why pages could not be prepared.
-pub(super) enum NotReady {
-    /// A resource is missing, or the memory is not suitable for a transfer.
-    Here(Error),
-    /// No memory region was free. It was counted.
-    NoRegion(Error),
-    /// The pages are a GPU's, and its provider does not map them, or the transfer needs a copy by the CPU. It was
-    /// logged and counted.
-    Gpu(Error),
-}
-
-impl NotReady {
-    /// Returns whether a retry may succeed.
-    #[cold]
-    pub(super) fn is_shortage(&self) -> bool {
-        matches!(self, Self::Here(e) if is_shortage(*e))
-    }
-
-    /// Returns the error for the peer and for LNet.
-    pub(super) fn error(&self) -> Error {
-        match self {
-            Self::Here(e) | Self::NoRegion(e) | Self::Gpu(e) => *e,
-        }
-    }
-}
-
-impl From<Error> for NotReady {
-    fn from(e: Error) -> Self {
-        Self::Here(e)
-    }
-}
-
-/// Owner of pages, and the reason why they could not be prepared.
-pub(super) type MapFailed<M> = (M, NotReady);
+/// Message whose pages could not be prepared, and the reason. `None`: the message was lost, which was reported.
+pub(super) type MapFailed = (Option<Message>, NotReady);
 
 impl Conn {
     /// Maps the pages that this node's WRITEs read, for the device of the connection, if it still has one.
@@ -103,17 +68,18 @@ impl Conn {
         msg: Message,
         req: &R,
         whose: ReserveUse,
-    ) -> Result<Owner, MapFailed<Message>> {
-        let Some(device) = device else {
-            return Err((msg, ENODEV.into()));
+    ) -> Result<Owner, MapFailed> {
+        let made = match device {
+            Some(device) => msg.map(req, device, Direction::ToDevice),
+            None => Err((msg, ENODEV)),
         };
-        let made = match self.map(device, msg, req, Direction::ToDevice) {
-            Err((msg, why)) if why.is_shortage() && self.may_use_reserves() => {
+        let made = match made {
+            Err((msg, e)) if is_shortage(e) && self.may_use_reserves() => {
                 self.map_reserved(msg, req, whose)
             }
             made => made,
         };
-        made.map(Owner::MappedMessage)
+        self.mapped(made, req.pages().is_gpu())
     }
 
     /// Maps them without allocating memory.
@@ -123,10 +89,10 @@ impl Conn {
         msg: Message,
         req: &R,
         whose: ReserveUse,
-    ) -> Result<Mapping<Message>, MapFailed<Message>> {
+    ) -> Result<Owner, (Message, Error)> {
         let hca = match self.hca() {
             Ok(hca) => hca,
-            Err(e) => return Err((msg, e.into())),
+            Err(e) => return Err((msg, e)),
         };
         let (answers, messages) = &hca.reserves;
         let reserve = match whose {
@@ -134,50 +100,31 @@ impl Conn {
             ReserveUse::Message => messages,
         };
         // The connections of the peer together are a user: a peer that stops leaves mappings to the others.
-        let user = self.nid().raw();
-        let map = msg.map_reserved(req, (reserve, user), Direction::ToDevice);
-        self.mapped(map, req)
+        msg.map_reserved(req, (reserve, self.nid().raw()), Direction::ToDevice)
     }
 
-    /// Maps the pages of a message, and counts GPU memory.
+    /// Counts mapped memory of a GPU, and says why pages were not mapped.
     #[inline(always)]
-    fn map<R: Request>(
+    fn mapped(
         &self,
-        device: ARef<Device>,
-        msg: Message,
-        req: &R,
-        direction: Direction,
-    ) -> Result<Mapping<Message>, MapFailed<Message>> {
-        self.mapped(msg.map(req, device, direction), req)
-    }
-
-    #[inline(always)]
-    fn mapped<R: Request>(
-        &self,
-        map: Result<Mapping<Message>, (Message, Error)>,
-        req: &R,
-    ) -> Result<Mapping<Message>, MapFailed<Message>> {
-        match req.pages().is_gpu() {
-            false => map.map_err(|(msg, e)| (msg, NotReady::Here(e))),
-            true => self.mapped_of_gpu(map),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn mapped_of_gpu(
-        &self,
-        map: Result<Mapping<Message>, (Message, Error)>,
-    ) -> Result<Mapping<Message>, MapFailed<Message>> {
-        match map {
-            Ok(map) => {
-                self.ni.close_stats.gpu_mapped();
-                Ok(map)
+        made: Result<Owner, (Message, Error)>,
+        is_gpu: bool,
+    ) -> Result<Owner, MapFailed> {
+        match made {
+            Ok(owner) => {
+                if is_gpu {
+                    self.ni.close_stats.gpu_mapped();
+                }
+                Ok(owner)
             }
-            Err((msg, e)) if e == EXDEV || e == ENXIO || e == EFAULT => {
-                Err((msg, self.refuse_gpu(e)))
+            Err((msg, e)) => {
+                let refused = is_gpu && (e == EXDEV || e == ENXIO || e == EFAULT);
+                let why = match refused {
+                    true => self.refuse_gpu(e),
+                    false => e.into(),
+                };
+                Err((Some(msg), why))
             }
-            Err((msg, e)) => Err((msg, e.into())),
         }
     }
 
@@ -196,112 +143,92 @@ impl Conn {
         parts: Result<SinkParts<Self>>,
         msg: Message,
         req: &R,
-    ) -> Result<(Owner, RdmaSink, Fragment, u32), MapFailed<Owner>> {
+    ) -> Result<(Owner, RdmaSink, Fragment, u32), MapFailed> {
         let pages = req.pages();
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
-            _ => return Err((Owner::Message(msg), EMSGSIZE.into())),
+            _ => return Err((Some(msg), EMSGSIZE.into())),
         };
         let (device, region, qp) = match parts {
             Ok(parts) => parts,
-            Err(e) => return Err((Owner::Message(msg), e.into())),
+            Err(e) => return Err((Some(msg), e.into())),
         };
-        let mapped = match self.map(device, msg, req, Direction::FromDevice) {
-            Ok(mapped) => mapped,
-            Err((msg, why)) => return Err((Owner::Message(msg), why)),
+        let made = msg.map(req, device, Direction::FromDevice);
+        let owner = self.mapped(made, pages.is_gpu())?;
+        let covered = match owner.map() {
+            Some(map) => self.cover(map, region, &qp, &pages),
+            None => Err(EINVAL.into()),
         };
-        let (mr, bounce) = match self.cover(mapped.map(), region, &qp, &pages) {
+        let (mr, bounce) = match covered {
             Ok(made) => made,
-            Err(why) => return Err((Owner::MappedMessage(mapped), why)),
+            Err(why) => return Err((owner.into_message(), why)),
         };
         let owner = match bounce {
-            None => Owner::MappedMessage(mapped),
-            // The peer writes into a bounce buffer.
-            Some(_) => Owner::MappedMessage(mapped).unmapped(),
+            None => owner,
+            // The peer writes into a bounce buffer. A copy for the device (swiotlb) must not come back behind the data.
+            Some(_) => match owner.into_message() {
+                Some(msg) => msg.into(),
+                None => return Err((None, EBUSY.into())),
+            },
         };
         let fragment = Fragment {
             nob,
             addr: mr.iova(),
         };
         let rkey = mr.rkey();
-        Ok((owner, RdmaSink::new(mr, bounce), fragment, rkey))
+        let key = SinkKey::Mapped(mr);
+        Ok((owner, RdmaSink { key, bounce }, fragment, rkey))
     }
 
     /// Maps a memory region over mapped pages, or over a bounce buffer if one key cannot cover them.
     fn cover(
         &self,
-        mapped: &SgRef,
+        map: &SgRef,
         (mr_pages, mr_page): (u32, RegionPage),
         qp: &Qp<Self>,
         pages: &PageVec,
-    ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
-        let (mut map, mut bounce) = (mapped.clone(), None);
-        if !map.can_register(mr_pages, mr_page) {
-            let (ours, whole) = self.bounce(map.device().clone(), pages)?;
-            (map, bounce) = (ours, Some(whole));
+    ) -> Result<(Mr<Mapped>, Option<KBox<BounceBuf>>), NotReady> {
+        if map.can_register(mr_pages, mr_page) {
+            match qp.map_mr(map.clone()) {
+                Ok(mr) => return Ok((mr, None)),
+                // They have gaps only since they were mapped: the layer that copies them for the device (swiotlb) need
+                // not keep their offsets within a page. One key covers the bounce buffer all the same.
+                Err(MapMrError::Map(EINVAL)) => {}
+                Err(why) => return Err(self.not_mapped(why)),
+            }
         }
-        match qp.map_mr(map) {
-            Ok(mr) => Ok((mr, bounce)),
-            Err(MapMrError::Map(EINVAL)) if bounce.is_none() => self.bounce_after_all(qp, pages),
-            Err(why) => Err(self.not_mapped(why)),
-        }
+        self.bounce(map.device().clone(), qp, pages)
     }
 
-    /// Allocates a bounce buffer for the pages of a sink that one key cannot cover, because they have gaps.
+    /// Maps a memory region over a bounce buffer for pages that have gaps.
     #[cold]
     fn bounce(
         &self,
         device: ARef<Device>,
+        qp: &Qp<Self>,
         pages: &PageVec,
-    ) -> Result<(SgRef, KBox<Bounce>), NotReady> {
+    ) -> Result<(Mr<Mapped>, Option<KBox<BounceBuf>>), NotReady> {
         if pages.is_gpu() {
             return Err(self.refuse_gpu(ERANGE));
         }
-        let buf = BounceBuf::alloc(device, pages.nob())?;
+        let buf =
+            KBox::new(BounceBuf::alloc(device, pages.share())?, GFP_KERNEL).map_err(Error::from)?;
         let map = buf.map().ok_or(ENOMEM)?.clone();
-        let whole = Bounce::new(buf, pages.share());
-        Ok((map, KBox::new(whole, GFP_KERNEL).map_err(Error::from)?))
-    }
-
-    /// Allocates a bounce buffer for pages that have gaps only since they were mapped: the layer that copies them for
-    /// the device (swiotlb) need not keep their offsets within a page. One key covers the bounce buffer all the same.
-    #[cold]
-    fn bounce_after_all(
-        &self,
-        qp: &Qp<Self>,
-        pages: &PageVec,
-    ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
-        let device = self.with(|inner| inner.wire.device());
-        let device = device.ok_or(NotReady::Here(ENODEV))?;
-        let (map, whole) = self.bounce(device, pages)?;
-        match qp.map_mr(map) {
-            Ok(mr) => Ok((mr, Some(whole))),
-            Err(why) => Err(self.not_mapped(why)),
-        }
-    }
-
-    #[cold]
-    fn not_mapped(&self, why: MapMrError) -> NotReady {
-        match why {
-            MapMrError::NoRegion(e) => self.no_region(e),
-            MapMrError::Map(e) => NotReady::Here(e),
-        }
+        let mr = qp.map_mr(map).map_err(|why| self.not_mapped(why))?;
+        Ok((mr, Some(buf)))
     }
 
     /// Counts that there is no region, unless the reason is that the connection is closed.
     #[cold]
-    fn no_region(&self, e: Error) -> NotReady {
-        if self.with(|inner| inner.state.is_up()) {
-            self.ni.close_stats.no_region();
-        }
-        NotReady::NoRegion(e)
-    }
-
-    /// Frees a sink whose key the peer does not know.
-    pub(super) fn drop_sink(&self, sink: RdmaSink) {
-        let qp = self.with(|inner| inner.wire.qp());
-        if let (Some(mr), Some(qp)) = (sink.into_unregistered(), qp) {
-            qp.unmap_mr(mr);
+    fn not_mapped(&self, why: MapMrError) -> NotReady {
+        match why {
+            MapMrError::NoRegion(e) => {
+                if self.with(|inner| inner.state.is_up()) {
+                    self.ni.close_stats.no_region();
+                }
+                NotReady::NoRegion(e)
+            }
+            MapMrError::Map(e) => e.into(),
         }
     }
 }

@@ -26,17 +26,16 @@
 //! | [`completions`] | events of the queue pair | softirq |
 //! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
-//! | [`resend`] | resend of lost messages over the next connection | the same work item |
+//! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
 //! | [`doorbell`] | post of queued transmits, now or with later ones | the context that queued them, or made room |
 //! | [`repost`] | repost of receive buffers | as `recv` |
-//! | [`no_memory`], [`no_memory_retry`] | wait for memory, and retry | as `recv`; a work item |
+//! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
 //! | [`queue_work`], [`timer_arm`], [`queue_upcall`] | queue the work items | any |
 //! | [`route_check`] | whether the peer can be reached, over the device of the connection | process context |
 //! | [`cm`] | events of the CM | its work queue |
-//! | [`transfer`], [`transfer_end`] | payload of a transmit, and its completion | owned by a transmit |
-//! | [`rdma_sink`], [`rdma_target`] | memory that the peer writes to; target of WRITEs | owned by a transfer |
+//! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
 //! | [`called_by_peer`] | functions that the peer object calls | process context |
 //! | [`snapshot`] | state for debugfs | process context |
@@ -128,13 +127,10 @@ mod liveness;
 mod mapping;
 mod no_memory;
 mod no_memory_queue;
-mod no_memory_retry;
 mod pending_qp_events;
 mod prealloc_fifo;
 mod queue_upcall;
 mod queue_work;
-mod rdma_sink;
-mod rdma_target;
 pub(crate) mod recv;
 mod repost;
 mod resend;
@@ -149,7 +145,6 @@ mod submit;
 mod timer;
 mod timer_arm;
 mod transfer;
-mod transfer_end;
 mod upcall;
 mod upcall_state;
 mod wire;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sending while memory is short.
+//! Wait for memory to send.
 //!
 //! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
 //! pages only over this connection. If an allocation fails, the message or request waits ([`super::no_memory_queue`]),
-//! and [`super::no_memory_retry`] tries again every few milliseconds. Only the retry may use the reserves: message
+//! and a work item ([`super::resend`]) tries again every few milliseconds. Only the retry may use the reserves: message
 //! buffers of the connection, and mappings of the device. So a shortage of memory slows a connection down, and the
 //! oldest message goes first.
 //!
@@ -19,29 +19,72 @@ use kernel::{
 };
 
 use super::{
-    no_memory_queue::{
-        WaitingMsg,
-        WaitingRequest, //
-    },
     rx::Rx,
     Conn,
     SHORTAGE, //
 };
 use crate::{
-    lnd::{
-        stats::conn_counters::Count,
-        timestamp::Timestamp, //
-    },
+    lnd::stats::conn_counters::Count,
     lnet::{
         Message,
         RecvRequest,
         SendRequest, //
     },
+    proto::cause::Cause,
     rdma::work, //
 };
 
 /// Milliseconds between two retries.
 const RETRY_MS: u32 = 5;
+
+/// Returns whether an error is a lack of memory, or of room to map memory for the device (`EIO`): with an IOMMU, or
+/// where memory bounces. A retry may succeed.
+pub(super) fn is_shortage(e: Error) -> bool {
+    e == ENOMEM || e == EIO
+}
+
+/// Reason why a message could not be prepared, or did not become a transmit.
+pub(super) enum NotReady {
+    /// There is no memory at the moment ([`is_shortage`]).
+    Short(Error),
+    /// A resource is missing, or the memory is not suitable for a transfer.
+    Here(Error),
+    /// No memory region was free. It was counted.
+    NoRegion(Error),
+    /// The pages are a GPU's, and its provider does not map them, or the transfer needs a copy by the CPU. It was
+    /// logged and counted.
+    Gpu(Error),
+    /// The connection was closed for this cause, or it cannot take the message because of it.
+    Lost(Cause),
+}
+
+impl NotReady {
+    /// Returns the error for the peer and for LNet.
+    pub(super) fn error(&self) -> Error {
+        match self {
+            Self::Short(e) | Self::Here(e) | Self::NoRegion(e) | Self::Gpu(e) => *e,
+            Self::Lost(_) => ENOTCONN,
+        }
+    }
+
+    /// Returns the cause to report if the message ends.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Short(_) | Self::NoRegion(_) => Cause::NoResources,
+            Self::Here(e) | Self::Gpu(e) => Cause::Local(e.to_errno()),
+            Self::Lost(cause) => *cause,
+        }
+    }
+}
+
+impl From<Error> for NotReady {
+    fn from(e: Error) -> Self {
+        match is_shortage(e) {
+            true => Self::Short(e),
+            false => Self::Here(e),
+        }
+    }
+}
 
 impl Conn {
     /// Returns whether the caller is the retry, which may use reserves.
@@ -50,10 +93,18 @@ impl Conn {
         self.with(|inner| inner.waiting.is_retried_by(pid))
     }
 
-    /// Counts a shortage of memory: once for each message or request, however often it is retried.
+    /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
+    /// is retried.
     pub(super) fn count_shortage(&self) {
-        if !self.may_use_reserves() {
-            self.with(|inner| inner.wire.count(Count::NoMemory));
+        let pid = kernel::current!().pid();
+        let counts = self.with(|inner| {
+            let counts = inner.state.is_up() && !inner.waiting.is_retried_by(pid);
+            if counts {
+                inner.wire.count(Count::NoMemory);
+            }
+            counts
+        });
+        if counts {
             self.ni.close_stats.no_memory();
         }
     }
@@ -73,9 +124,8 @@ impl Conn {
         if !inner.state.is_up() {
             return Err((rx, msg));
         }
-        let req = req.keep();
-        let kept = inner.waiting.add_request(WaitingRequest { rx, msg, req });
-        kept.map_err(|full| (full.rx, full.msg))?;
+        let kept = inner.waiting.add_request((rx, msg, req.keep()));
+        kept.map_err(|(rx, msg, _)| (rx, msg))?;
         self.retry_soon();
         Ok(())
     }
@@ -95,10 +145,7 @@ impl Conn {
         if !inner.state.is_up() {
             return Err(msg);
         }
-        let (req, since) = (req.keep(), Timestamp::now());
-        inner
-            .waiting
-            .add_message(WaitingMsg { msg, req, since }, pid)?;
+        inner.waiting.add_message(msg, req.keep(), pid)?;
         self.retry_soon();
         Ok(())
     }

@@ -12,20 +12,12 @@ use kernel::{
 };
 
 use super::{
-    mapping::NotReady,
-    rdma_target::{
-        Limits,
-        RdmaTarget, //
-    },
+    no_memory::NotReady,
     rx::Rx,
-    submit::{
-        Answered,
-        SubmitError, //
-    },
-    transfer::Transfer,
-    transfer_end::{
-        Owner,
-        TransferEnd, //
+    submit::Answered,
+    transfer::{
+        RdmaTarget,
+        Transfer, //
     },
     wire::buf_pool::ReserveUse,
     Conn, //
@@ -141,12 +133,11 @@ pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
         return conn.give_back(rx, Repost::ForPeer, true);
     };
     let done = DoneBody { cookie, status };
-    let what = |now| Transfer::message(Owner::Nobody, now);
+    let what = |now| Transfer::new(None, now);
     conn.answer(
         (rx, &RecvRequest::none()),
         Repost::ForPeer,
-        op,
-        |_| 1,
+        (op, 1),
         what,
         |_| match op {
             Op::PutNak => BodyOut::PutNak(done),
@@ -189,23 +180,23 @@ fn recv_put(
     let parts = conn.with(|inner| inner.wire.for_sink());
     let (owner, sink, fragment, key) = match conn.make_sink(parts, m, req) {
         Ok(made) => made,
-        Err((owner, why)) => {
-            return conn.decline((rx, req), Op::PutNak, cookie, owner, why);
-        }
+        Err((msg, why)) => return conn.decline((rx, req), Op::PutNak, cookie, msg, why),
     };
-    let slots = |limits: Limits| limits.reg_and_send();
-    let what = |now| Transfer::message(owner, now).read_into(sink, fragment.nob);
+    let what = |now| Transfer {
+        total: fragment.nob,
+        sink: Some(sink),
+        ..Transfer::new(Some(owner), now)
+    };
+    let body = |dst| BodyOut::PutAck {
+        src: cookie,
+        dst,
+        rd: DescriptorOut {
+            key,
+            frags: core::slice::from_ref(&fragment),
+        },
+    };
     // The buffer now serves the PUT_DONE that follows.
-    conn.answer((rx, req), Repost::Plain, Op::PutAck, slots, what, |dst| {
-        BodyOut::PutAck {
-            src: cookie,
-            dst,
-            rd: DescriptorOut {
-                key,
-                frags: core::slice::from_ref(&fragment),
-            },
-        }
-    });
+    conn.answer((rx, req), Repost::Plain, (Op::PutAck, 1), what, body);
     Ok(())
 }
 
@@ -221,31 +212,21 @@ fn recv_get(
     let total = req.nob();
     if total == 0 {
         let done = DoneBody { cookie, status: 0 };
-        let what = |now| Transfer::message(Owner::Message(m), now);
-        conn.answer(
-            (rx, req),
-            Repost::ForPeer,
-            Op::GetDone,
-            |_| 1,
-            what,
-            |_| BodyOut::GetDone(done),
-        );
+        let what = |now| Transfer::new(Some(m.into()), now);
+        let body = |_| BodyOut::GetDone(done);
+        conn.answer((rx, req), Repost::ForPeer, (Op::GetDone, 1), what, body);
         return Ok(());
     }
     // The time to map LNet's pages counts.
     let since = Timestamp::now();
     let remote = match remote {
         Ok(remote) => remote,
-        Err(e) => {
-            return conn.decline((rx, req), Op::GetDone, cookie, Owner::Message(m), e.into());
-        }
+        Err(e) => return conn.decline((rx, req), Op::GetDone, cookie, Some(m), e.into()),
     };
     let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
     let owner = match conn.map_source(device, m, req, ReserveUse::Answer) {
         Ok(owner) => owner,
-        Err((m, why)) => {
-            return conn.decline((rx, req), Op::GetDone, cookie, Owner::Message(m), why);
-        }
+        Err((m, why)) => return conn.decline((rx, req), Op::GetDone, cookie, m, why),
     };
     let plan = owner.map().ok_or(EINVAL).and_then(|map| {
         let slots = remote.slots(map, total, limits)?;
@@ -253,19 +234,20 @@ fn recv_get(
     });
     match plan {
         Ok((slots, status)) => {
-            let what = |_| Transfer::message(owner, since).write_to(remote, total);
+            let what = |_| Transfer {
+                total,
+                remote: Some(remote),
+                ..Transfer::new(Some(owner), since)
+            };
             let done = DoneBody { cookie, status };
-            conn.answer(
-                (rx, req),
-                Repost::ForPeer,
-                Op::GetDone,
-                |_| slots,
-                what,
-                |_| BodyOut::GetDone(done),
-            );
+            let body = |_| BodyOut::GetDone(done);
+            conn.answer((rx, req), Repost::ForPeer, (Op::GetDone, slots), what, body);
             Ok(())
         }
-        Err(e) => conn.decline((rx, req), Op::GetDone, cookie, owner, e.into()),
+        Err(e) => {
+            let msg = owner.into_message();
+            conn.decline((rx, req), Op::GetDone, cookie, msg, e.into())
+        }
     }
 }
 
@@ -280,18 +262,14 @@ impl Conn {
         self: &Arc<Self>,
         (rx, req): TakenRx<'_>,
         how: Repost,
-        op: Op,
-        slots: impl FnOnce(Limits) -> u16,
+        op: (Op, u16),
         what: impl FnOnce(Timestamp) -> Transfer,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         let mut answered = self.ready(rx, how);
-        if let Err((what, why)) = self.submit(op, slots, what, (None, None), &mut answered, body) {
-            let mut transfer = what(Timestamp::now());
-            if let Some(sink) = transfer.take_sink() {
-                self.drop_sink(sink);
-            }
-            self.not_answered(answered, transfer.end().take_message(), req, why);
+        let sent = self.submit(op, what, (None, None), &mut answered, body);
+        if let Err((mut transfer, why)) = sent {
+            self.not_answered(answered, transfer.unmap_message(), req, why);
         }
     }
 
@@ -303,15 +281,12 @@ impl Conn {
         (rx, req): TakenRx<'_>,
         op: Op,
         cookie: Cookie,
-        owner: Owner,
+        msg: Option<Message>,
         why: NotReady,
     ) -> Recv {
-        // A lost message was reported already.
-        let msg = owner.into_message().ok();
         let patience_ms = self.ni.message_limit_ms() / 2;
-        if why.is_shortage() && rx.msg().at().elapsed_ms() < patience_ms {
-            self.count_shortage();
-            self.not_answered(Some((rx, Repost::ForPeer)), msg, req, SubmitError::NoMemory);
+        if matches!(why, NotReady::Short(_)) && rx.msg().at().elapsed_ms() < patience_ms {
+            self.not_answered(Some((rx, Repost::ForPeer)), msg, req, why);
             return Ok(());
         }
         let e = why.error();
@@ -324,20 +299,13 @@ impl Conn {
         // Without an answer the peer would close the whole connection at its timeout.
         let status = e.to_errno();
         let done = DoneBody { cookie, status };
-        let what = |now| Transfer::message(Owner::Nobody, now);
+        let what = |now| Transfer::new(None, now);
+        let body = |_| match op {
+            Op::PutNak => BodyOut::PutNak(done),
+            _ => BodyOut::GetDone(done),
+        };
         let mut answered = self.ready(rx, Repost::ForPeer);
-        let told = self.submit(
-            op,
-            |_| 1,
-            what,
-            (None, None),
-            &mut answered,
-            |_| match op {
-                Op::PutNak => BodyOut::PutNak(done),
-                _ => BodyOut::GetDone(done),
-            },
-        );
-        match told {
+        match self.submit((op, 1), what, (None, None), &mut answered, body) {
             Ok(()) => Err((msg, e)),
             Err((_, why)) => {
                 self.not_answered(answered, msg, req, why);
@@ -355,11 +323,14 @@ impl Conn {
         answered: Answered,
         msg: Option<Message>,
         req: &RecvRequest,
-        why: SubmitError,
+        why: NotReady,
     ) {
         let cause = why.cause();
+        if let NotReady::Short(_) = why {
+            self.count_shortage();
+        }
         let (left, msg) = match (why, answered) {
-            (SubmitError::NoMemory, Some((rx, how))) => match self.keep_request(rx, msg, req) {
+            (NotReady::Short(_), Some((rx, how))) => match self.keep_request(rx, msg, req) {
                 Ok(()) => return,
                 Err((rx, msg)) => (Some((rx, how)), msg),
             },
@@ -371,7 +342,7 @@ impl Conn {
             self.give_back(rx, how, false);
         }
         if let Some(msg) = msg {
-            self.give_up(TransferEnd::unsent(msg), cause);
+            self.give_up(Transfer::new(Some(msg.into()), Timestamp::now()), cause);
         }
     }
 
@@ -390,7 +361,7 @@ impl Conn {
     /// Counts that there was no memory for a request. Returns false if that is no news: the connection is closed, and
     /// LNet took the message too late; or the shortage was reported already.
     fn runs_short(&self, why: &NotReady) -> bool {
-        let up = matches!(why, NotReady::Here(_) | NotReady::NoRegion(_))
+        let up = !matches!(why, NotReady::Gpu(_))
             && self.with(|inner| {
                 let up = inner.state.is_up();
                 if up {

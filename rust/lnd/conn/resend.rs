@@ -1,57 +1,128 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Resend of messages that a connection lost, over the next connection of the peer, if no other node would resend them:
-//! [`crate::policy::resend`] decides which messages, and LNet whether it has another path for them.
+//! Messages that are sent again: those that wait for memory ([`super::no_memory`]), over the same connection, and those
+//! that a connection lost, over the next connection of the peer, if no other node would resend them.
+//! [`crate::policy::resend`] decides which lost messages, and LNet whether it has another path for them.
 //!
-//! The peer object handles them like new messages of LNet: they wait if there is no connection, a connection is made,
-//! and a message that waits too long fails. So a message that is lost again and again is resent until LNet's own time
-//! limit for it.
+//! The peer object handles a lost message like a new message of LNet: it waits if there is no connection, a connection
+//! is made, and a message that waits too long fails. So a message that is lost again and again is resent until LNet's
+//! own time limit for it.
 //!
-//! Context: the worker that calls LNet, of a closed connection. No work request of the message is outstanding, and the
-//! resources made for it are freed before it is resent.
+//! Context: process; may sleep. A delayed work item, which is armed while messages or requests wait for memory. If the
+//! connection is closed, messages go over the next connection, and requests end. For a lost message the worker that
+//! calls LNet, of a closed connection: no work request of the message is outstanding, and the resources made for it are
+//! freed before it is resent.
 
-use super::Conn;
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    no_memory_queue::WaitingMsg,
+    recv,
+    send,
+    Conn,
+    SHORTAGE, //
+};
 use crate::{
-    lnd::lnet_types::lnet_health,
+    lnd::{
+        lnet_types::lnet_health,
+        peer::{
+            send as peer_send,
+            NotSent, //
+        }, //
+    },
     lnet::{
+        Health as LnetHealth,
         Message,
         MsgKind, //
     },
-    policy::resend::{
-        MsgRole,
-        Resend, //
+    policy::resend::Resend,
+    proto::cause::{
+        Cause,
+        Outcome, //
     },
-    proto::cause::Outcome, //
+    rdma::work::{
+        self,
+        NofsScope,
+        OwnedQueue, //
+    }, //
 };
 
-/// Resends a message, or finalizes it. Returns true if it has failed.
+impl work::DelayedItem<SHORTAGE> for Conn {
+    fn queue(&self) -> &OwnedQueue {
+        &self.ni.workers.upper_busy
+    }
+}
+
+impl WorkItem<SHORTAGE> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let me = kernel::current!().pid();
+        // A request that finds no memory again goes to the end of the queue.
+        let (requests, messages) = this.with(|inner| inner.waiting.begin(me));
+        for _ in 0..requests {
+            let Some((mut rx, msg, req)) = this.with(|inner| inner.waiting.next_request()) else {
+                break;
+            };
+            rx.lend(this.clone());
+            if let Err((Some(msg), e)) = recv::recv(rx, msg, &req) {
+                this.ni.close_stats.messages(Cause::Local(e.to_errno()), 1);
+                msg.finalize(e.to_errno(), LnetHealth::Ok);
+            }
+        }
+        for _ in 0..messages {
+            let Some(unsent) = this.with(|inner| inner.waiting.next_message()) else {
+                break;
+            };
+            send_again(&this, unsent);
+        }
+        if this.with(|inner| inner.waiting.end()) {
+            this.retry_soon();
+        }
+    }
+}
+
+/// Sends a message that has waited, over another connection if this one is closed.
+fn send_again(conn: &Arc<Conn>, (msg, req, since): WaitingMsg) {
+    if since.elapsed_ms() > conn.ni.message_limit_ms() {
+        return peer_send::fail_msg(&conn.ni, msg, Cause::NoResources);
+    }
+    let (msg, cause) = match send::send(conn, msg, &req) {
+        Ok(()) => return,
+        Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, &req) {
+            Ok(()) => return,
+            Err((msg, e)) => (msg, Cause::Local(e.to_errno())),
+        },
+        Err(NotSent::Failed(msg, e)) => (msg, Cause::Local(e.to_errno())),
+        Err(NotSent::Lost(msg, cause)) => (msg, cause),
+    };
+    peer_send::fail_msg(&conn.ni, msg, cause);
+}
+
+/// Resends a message that a connection lost, or finalizes it. Returns true if it has failed.
 #[cold]
 pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -> bool {
     let health = lnet_health(outcome.health);
-    let req = msg.again(health);
-    let req = req.filter(|req| req.kind().is_some_and(|kind| again.takes(carries(kind))));
-    let left = match req {
+    let is_answer = |kind| matches!(kind, MsgKind::Ack | MsgKind::Reply);
+    let req = msg
+        .again(health)
+        .filter(|req| req.kind().is_some_and(|kind| again.takes(is_answer(kind))));
+    let failed = match req {
         // Counted first: the message may be finished before the call returns.
         Some(req) => {
             conn.ni.close_stats.sent_again();
-            conn.peer.peers.send(conn.nid(), msg, &req).err()
+            match conn.peer.peers.send(conn.nid(), msg, &req) {
+                Ok(()) => return false,
+                // For an NI that stops, or a message that cannot be sent.
+                Err((msg, _)) => msg,
+            }
         }
-        None => {
-            msg.finalize(outcome.status, health);
-            return true;
-        }
+        None => msg,
     };
-    // For an NI that stops, or a message that cannot be sent.
-    let failed = left.is_some();
-    if let Some((msg, _)) = left {
-        msg.finalize(outcome.status, health);
-    }
-    failed
-}
-
-fn carries(kind: MsgKind) -> MsgRole {
-    match kind {
-        MsgKind::Put | MsgKind::Get => MsgRole::Request,
-        MsgKind::Ack | MsgKind::Reply => MsgRole::Answer,
-    }
+    failed.finalize(outcome.status, health);
+    true
 }

@@ -15,19 +15,19 @@ use kernel::{
 };
 
 use super::{
-    mapping::NotReady,
-    rdma_target::Limits,
-    submit::SubmitError,
+    no_memory::{
+        is_shortage,
+        NotReady, //
+    },
     transfer::Transfer,
-    transfer_end::Owner,
-    wire::buf_pool::ReserveUse,
+    wire::{
+        buf_pool::ReserveUse,
+        Wire, //
+    },
     Conn, //
 };
 use crate::{
-    lnd::{
-        peer::NotSent,
-        timestamp::Timestamp, //
-    },
+    lnd::peer::NotSent,
     lnet::{
         Health as LnetHealth,
         Message,
@@ -55,6 +55,9 @@ use crate::{
     }, //
 };
 
+/// Result of a send: whether the connection took the message.
+type Sent = Result<(), NotSent>;
+
 /// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
 pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let pages = req.pages();
@@ -64,59 +67,66 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         .and_then(|kind| lnet_hdr::choose(lnet_kind(kind), req.is_routed(), nob, pages.is_gpu()));
     match method {
         Some(Method::Immediate) => send_immediate(conn, msg, req),
-        Some(Method::PutReq) => send_put(conn, msg, req),
+        Some(Method::PutReq) => send_put(conn, msg, req, nob),
         Some(Method::GetReq) => send_get(conn, msg, req),
-        None => not_ready(conn, msg, req, EINVAL.into()),
+        None => unsent(conn, Some(msg), req, EINVAL.into()),
     }
 }
 
-/// Result of a send: whether the connection took the message.
-type Sent = Result<(), NotSent>;
-
-/// Handles a message for which a mapping, buffer or region could not be made.
+/// Handles a message that could not be prepared, or did not become a transmit.
 #[cold]
 #[inline(never)]
-fn not_ready(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: NotReady) -> Sent {
-    match why {
-        why if why.is_shortage() => {
+fn unsent(conn: &Arc<Conn>, msg: Option<Message>, req: &SendRequest, why: NotReady) -> Sent {
+    // A lost message was reported already.
+    let Some(msg) = msg else {
+        return Ok(());
+    };
+    let (msg, ends) = match why {
+        NotReady::Short(_) => {
             conn.count_shortage();
-            no_memory(conn, msg, req)
+            match conn.keep_message(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(msg) => (msg, Ok(why.cause())),
+            }
         }
         // The NI is not at fault, and a retry would not help.
         NotReady::Gpu(e) => {
             msg.finalize(e.to_errno(), LnetHealth::Ok);
+            return Ok(());
+        }
+        NotReady::NoRegion(e) if e == ENOBUFS || is_shortage(e) => {
+            conn.count_shortage();
+            (msg, Ok(why.cause()))
+        }
+        NotReady::NoRegion(e) | NotReady::Here(e) => (msg, Err(e)),
+        NotReady::Lost(cause) => (msg, Ok(cause)),
+    };
+    if conn.with(|inner| !inner.state.is_up()) {
+        // Another connection may take it.
+        return Err(NotSent::Closed(msg));
+    }
+    Err(match ends {
+        Ok(cause) => NotSent::Lost(msg, cause),
+        Err(e) => NotSent::Failed(msg, e),
+    })
+}
+
+/// Handles a transfer that did not become a transmit.
+#[cold]
+#[inline(never)]
+fn not_submitted(conn: &Arc<Conn>, transfer: Transfer, req: &SendRequest, why: NotReady) -> Sent {
+    let mut transfer = transfer;
+    match transfer.unmap_message() {
+        Some(msg) => unsent(conn, Some(msg), req, why),
+        // A GET whose REPLY exists.
+        None => {
+            if let NotReady::Short(_) = why {
+                conn.count_shortage();
+            }
+            conn.give_up(transfer, why.cause());
             Ok(())
         }
-        NotReady::Here(e) | NotReady::NoRegion(e) => match conn.transient(e) {
-            Some(cause) => fail(conn, msg, cause),
-            None => Err(NotSent::Failed(msg, e)),
-        },
     }
-}
-
-/// Keeps a message until there is memory.
-#[cold]
-fn no_memory(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
-    match conn.keep_message(msg, req) {
-        Ok(()) => Ok(()),
-        Err(msg) => fail(conn, msg, Cause::NoResources),
-    }
-}
-
-/// Returns the message, which is lost for `cause`; if the connection was closed meanwhile, another connection may take
-/// it.
-#[cold]
-fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
-    if conn.with(|inner| !inner.state.is_up()) {
-        return closed(msg);
-    }
-    Err(NotSent::Lost(msg, cause))
-}
-
-/// Returns the message of a closed connection: another connection may take it.
-#[cold]
-fn closed(msg: Message) -> Sent {
-    Err(NotSent::Closed(msg))
 }
 
 // Separate functions, so that no kind of message saves registers for another kind.
@@ -127,156 +137,90 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         hdr: req.hdr(),
         payload: payload.nob(),
     };
-    let what = |now| Transfer::message(Owner::Message(msg), now);
-    match conn.submit(
-        Op::Immediate,
-        |_| 1,
-        what,
-        (None, Some(&payload)),
-        &mut None,
-        |_| body,
-    ) {
-        Ok(()) => Ok(()),
-        Err((what, why)) => not_submitted(conn, what(Timestamp::now()), req, why),
-    }
+    let what = |now| Transfer::new(Some(msg.into()), now);
+    let with = (None, Some(&payload));
+    conn.submit((Op::Immediate, 1), what, with, &mut None, |_| body)
+        .or_else(|(transfer, why)| not_submitted(conn, transfer, req, why))
 }
 
-/// Handles a message that did not become a transmit, and unmaps its pages.
-#[cold]
-#[inline(never)]
-fn not_submitted(
-    conn: &Arc<Conn>,
-    transfer: Transfer,
-    req: &SendRequest,
-    why: SubmitError,
-) -> Sent {
-    let mut transfer = transfer;
-    match transfer.end().take_message() {
-        Some(msg) => unsent(conn, msg, req, why),
-        // Never happens: the transfer has a message.
-        None => Ok(()),
-    }
-}
-
-/// Handles a message that did not become a transmit.
-#[cold]
-fn unsent(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: SubmitError) -> Sent {
-    match why {
-        SubmitError::Over(_) => closed(msg),
-        SubmitError::NoMemory => no_memory(conn, msg, req),
-        SubmitError::Failed(cause) => fail(conn, msg, cause),
-    }
+/// Takes the objects that a transfer needs, by `parts`, and a message buffer. May sleep.
+fn prepare<T>(conn: &Conn, parts: impl FnOnce(&Wire<Conn>) -> T) -> Result<(T, TxBuf), NotReady> {
+    let (parts, buf) = conn.with(|inner| match inner.state.is_up() {
+        true => Ok((parts(&inner.wire), inner.wire.take_buf())),
+        false => Err(NotReady::Lost(inner.state.end_cause())),
+    })?;
+    let buf = buf.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok)?;
+    Ok((parts, buf))
 }
 
 #[inline(never)]
-fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
+fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, total: u32) -> Sent {
     let _nofs = NofsScope::enter();
     let hdr = req.hdr();
-    let total = match u32::try_from(req.pages().nob()) {
-        Ok(n) if n <= LNET_MTU => n,
-        _ => return not_ready(conn, msg, req, EMSGSIZE.into()),
-    };
-    let parts = conn.with(|inner| {
-        let wire = &mut inner.wire;
-        let up = inner.state.is_up();
-        up.then(|| (wire.device(), wire.take_buf(), wire.take_buf()))
-    });
-    let Some((device, buf, spare)) = parts else {
-        return closed(msg);
-    };
-    let spare = match spare.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok) {
-        Ok(spare) => spare,
-        Err(e) => {
-            put_back(conn, buf);
-            return not_ready(conn, msg, req, e.into());
-        }
+    if total > LNET_MTU {
+        return unsent(conn, Some(msg), req, EMSGSIZE.into());
+    }
+    let (device, spare) = match prepare(conn, |wire| wire.device()) {
+        Ok(made) => made,
+        Err(why) => return unsent(conn, Some(msg), req, why),
     };
     let owner = match conn.map_source(device, msg, req, ReserveUse::Message) {
         Ok(owner) => owner,
         Err((msg, why)) => {
-            put_back(conn, buf);
-            put_back(conn, Some(spare));
-            return not_ready(conn, msg, req, why);
+            conn.undo([Some(spare), None], None);
+            return unsent(conn, msg, req, why);
         }
     };
-    let what = |now| Transfer::message(owner, now).offer(total, spare);
+    let what = |now| Transfer {
+        total,
+        spare: Some(spare),
+        ..Transfer::new(Some(owner), now)
+    };
     let body = |cookie| BodyOut::PutReq { hdr, cookie };
-    match conn.submit(Op::PutReq, |_| 1, what, (buf, None), &mut None, body) {
-        Ok(()) => Ok(()),
-        Err((what, why)) => {
-            let mut transfer = what(Timestamp::now());
-            put_back(conn, transfer.take_spare());
-            not_submitted(conn, transfer, req, why)
-        }
-    }
-}
-
-/// Gives an unused message buffer back.
-#[cold]
-fn put_back(conn: &Conn, buf: Option<TxBuf>) {
-    if let Some(buf) = buf {
-        conn.with(|inner| inner.wire.put_buf(buf));
-    }
+    conn.submit((Op::PutReq, 1), what, (None, None), &mut None, body)
+        .or_else(|(transfer, why)| not_submitted(conn, transfer, req, why))
 }
 
 #[inline(never)]
 fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let _nofs = NofsScope::enter();
     let hdr = req.hdr();
-    let parts = conn.with(|inner| {
-        let wire = &mut inner.wire;
-        let up = inner.state.is_up();
-        up.then(|| (wire.for_sink(), wire.take_buf()))
-    });
-    let Some((parts, buf)) = parts else {
-        return closed(msg);
-    };
-    // Before LNet creates a reply, which it does once.
-    let buf = match buf.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok) {
-        Ok(buf) => buf,
-        Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
-    };
-    let (owner, sink, fragment, key) = match conn.make_sink(parts, msg, req) {
+    // The buffer, too, before LNet creates a reply, which it does once.
+    let (parts, buf) = match prepare(conn, Wire::for_sink) {
         Ok(made) => made,
-        Err((owner, why)) => {
-            put_back(conn, Some(buf));
-            return match owner.into_message() {
-                Ok(msg) => not_ready(conn, msg, req, why),
-                // A lost message was reported already.
-                Err(_) => Ok(()),
-            };
+        Err(why) => return unsent(conn, Some(msg), req, why),
+    };
+    let (mut owner, sink, fragment, key) = match conn.make_sink(parts, msg, req) {
+        Ok(made) => made,
+        Err((msg, why)) => {
+            conn.undo([Some(buf), None], None);
+            return unsent(conn, msg, req, why);
         }
     };
-    let get = match owner.into_get(&conn.ni.lnet) {
-        Ok(get) => get,
-        Err(owner) => {
-            conn.drop_sink(sink);
-            put_back(conn, Some(buf));
-            let Ok(msg) = owner.into_message() else {
-                return Ok(());
-            };
-            // A message that LNet resends has used up its MD with the first reply (2.17): a retry would not help, and
-            // no NI is at fault.
-            conn.ni
-                .close_stats
-                .messages(Cause::Local(EIO.to_errno()), 1);
-            msg.finalize(EIO.to_errno(), LnetHealth::Ok);
-            return Ok(());
-        }
+    if !owner.create_reply(&conn.ni.lnet) {
+        conn.undo([Some(buf), None], Some(sink));
+        // A message that LNet resends has used up its MD with the first reply (2.17): a retry would not help, and no NI
+        // is at fault.
+        let status = EIO.to_errno();
+        conn.ni.close_stats.messages(Cause::Local(status), 1);
+        owner.finalize(status, LnetHealth::Ok, 0);
+        return Ok(());
+    }
+    let what = |now| Transfer {
+        total: fragment.nob,
+        sink: Some(sink),
+        ..Transfer::new(Some(owner), now)
     };
-    let what = |now| Transfer::message(get, now).read_into(sink, fragment.nob);
-    let slots = |limits: Limits| limits.reg_and_send();
-    conn.submit_or_fail(Op::GetReq, slots, what, Some(buf), |cookie| {
-        BodyOut::GetReq {
-            hdr,
-            cookie,
-            rd: DescriptorOut {
-                key,
-                frags: core::slice::from_ref(&fragment),
-            },
-        }
-    });
-    Ok(())
+    let body = |cookie| BodyOut::GetReq {
+        hdr,
+        cookie,
+        rd: DescriptorOut {
+            key,
+            frags: core::slice::from_ref(&fragment),
+        },
+    };
+    conn.submit((Op::GetReq, 1), what, (Some(buf), None), &mut None, body)
+        .or_else(|(transfer, why)| not_submitted(conn, transfer, req, why))
 }
 
 /// Returns the protocol's type for LNet's.

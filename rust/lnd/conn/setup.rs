@@ -12,10 +12,10 @@ use kernel::{
 };
 
 use super::{
-    no_memory_queue,
-    rdma_target::Limits,
+    no_memory_queue::MemoryQueue,
     rx::Rx,
     rx_queue::RxQueueRoom,
+    transfer::Limits,
     wire::{
         self,
         buf_pool::BufPool,
@@ -330,9 +330,12 @@ impl Conn {
         let buffers = usize::from(depth.rx_buffers());
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
-        let limits = Limits::new(max_sge, link.qp().wrs_per_reg());
+        let limits = Limits {
+            max_sge: usize::from(max_sge),
+            reg_and_send: link.qp().wrs_per_reg().saturating_add(1),
+        };
         let room = RxQueueRoom::new(buffers)?;
-        let waiting = no_memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
+        let waiting = MemoryQueue::with_capacity(buffers, self.ni.depth().get().into())?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than
@@ -342,7 +345,7 @@ impl Conn {
             .map_err(|e| SetupError::Step("make the message buffers", e))?;
         self.with(|inner| {
             inner.rx_queue.open(room);
-            inner.waiting.open(waiting);
+            inner.waiting = waiting;
             inner.wire.grow(&mut places);
             inner.wire.open(stock, limits, sq);
             inner.state.ask_for(depth);

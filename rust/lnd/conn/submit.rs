@@ -12,11 +12,16 @@ use kernel::{
 
 use super::{
     close_reason::CloseReason,
-    mapping::is_shortage,
-    rdma_target::Limits,
+    no_memory::{
+        is_shortage,
+        NotReady, //
+    },
     rx::Rx,
-    transfer::Transfer,
-    transfer_end::TransferEnd,
+    transfer::{
+        RdmaSink,
+        SinkKey,
+        Transfer, //
+    },
     wire::{
         buf_pool::ReserveUse,
         more_slots,
@@ -46,160 +51,114 @@ use crate::{
     }, //
 };
 
-/// Reason why a message did not become a transmit.
-pub(super) enum SubmitError {
-    /// The connection was closed for this cause.
-    Over(Cause),
-    /// There is no memory at the moment.
-    NoMemory,
-    /// The transmit could not be built.
-    Failed(Cause),
-}
-
-impl SubmitError {
-    /// Returns the cause to report.
-    pub(super) fn cause(&self) -> Cause {
-        match self {
-            Self::Over(cause) | Self::Failed(cause) => *cause,
-            Self::NoMemory => Cause::NoResources,
-        }
-    }
-}
-
 /// Request that a transmit answers, until its buffer is posted again, and the meaning of the repost for the peer.
 pub(super) type Answered = Option<(KBox<Rx<Conn>>, Repost)>;
 
 impl Conn {
-    /// Returns the cause if a transmit could not be built and a retry may succeed: the connection was closed meanwhile,
-    /// or there is no memory, no region, or no room to map (`EIO`). LNet resends a message that ends with such a cause,
-    /// but not a message that cannot be sent.
-    pub(super) fn transient(&self, e: Error) -> Option<Cause> {
-        let short = is_shortage(e) || e == ENOBUFS;
-        let ended = self.with(|inner| (!inner.state.is_up()).then(|| inner.state.end_cause()));
-        if short && ended.is_none() {
-            self.count_shortage();
-        }
-        ended.or(short.then_some(Cause::NoResources))
-    }
-
-    /// Queues a transmit, or finishes it immediately with the error. `what` creates the transfer, which may begin now,
-    /// and `slots` returns the number of its work requests; `buf` may be a message buffer.
-    pub(super) fn submit_or_fail<'a>(
-        self: &Arc<Self>,
-        op: Op,
-        slots: impl FnOnce(Limits) -> u16,
-        what: impl FnOnce(Timestamp) -> Transfer,
-        buf: Option<TxBuf>,
-        body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) {
-        if let Err((what, why)) = self.submit(op, slots, what, (buf, None), &mut None, body) {
-            let mut transfer = what(Timestamp::now());
-            if let Some(sink) = transfer.take_sink() {
-                self.drop_sink(sink);
-            }
-            self.give_up(transfer.end(), why.cause());
-        }
-    }
-
     /// Finalizes a transfer that was never posted, and counts it. Process context, no lock held.
-    pub(super) fn give_up(&self, unsent: TransferEnd, cause: Cause) {
+    pub(super) fn give_up(&self, unsent: Transfer, cause: Cause) {
         let mut unsent = unsent;
         self.ni.close_stats.messages(cause, unsent.messages());
         unsent.finish(Some(cause), false);
     }
 
-    /// Builds the message of a transmit, queues it, and posts the transmits that may be sent. Copies `payload` into the
-    /// message ([`copy_payload`]). Posts the buffer of the request that it answers again, in front of it. If there is
-    /// no memory, that request stays in its place.
+    /// Gives back the message buffers of a transfer that is not queued, and frees its sink, whose key the peer does not
+    /// know.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn undo(&self, bufs: [Option<TxBuf>; 2], sink: Option<RdmaSink>) {
+        let qp = self.with(|inner| {
+            if inner.state.is_up() {
+                let bufs = bufs.into_iter().flatten();
+                bufs.for_each(|buf| inner.wire.put_buf(buf));
+            }
+            inner.wire.qp()
+        });
+        if let (Some(SinkKey::Mapped(mr)), Some(qp)) = (sink.map(|sink| sink.key), qp) {
+            qp.unmap_mr(mr);
+        }
+    }
+
+    /// Builds the message of a transmit, queues it, and posts the transmits that may be sent. `what` creates the
+    /// transfer, which may begin now; it takes `slots` work requests, not counting those of a registration. `buf` may
+    /// be a message buffer. Copies `payload` into the message ([`copy_payload`]). Posts the buffer of the request that
+    /// it answers again, in front of it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the transfer with its messages alone, see [`Conn::undo`]. If there is no memory, the request stays in
+    /// its place.
     #[inline(always)]
-    pub(super) fn submit<'a, W: FnOnce(Timestamp) -> Transfer>(
+    pub(super) fn submit<'a>(
         self: &Arc<Self>,
-        op: Op,
-        slots: impl FnOnce(Limits) -> u16,
-        what: W,
+        (op, slots): (Op, u16),
+        what: impl FnOnce(Timestamp) -> Transfer,
         (buf, payload): (Option<TxBuf>, Option<&PageVec>),
         answered: &mut Answered,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) -> Result<(), (W, SubmitError)> {
+    ) -> Result<(), (Transfer, NotReady)> {
         let mut had = buf;
-        let (mut guard, mut buf) = loop {
-            let mut guard = self.lock();
-            let inner = &mut *guard;
-            if !inner.state.is_up() {
-                return Err((what, SubmitError::Over(inner.state.end_cause())));
-            }
-            let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
-                drop(guard);
-                match self.make_buf(reserve_for(op)) {
-                    Ok(buf) => had = Some(buf),
-                    Err(e) => return Err((what, self.no_buf(e))),
+        let (what, why) = 'unsent: {
+            let (mut guard, mut buf) = loop {
+                let mut guard = self.lock();
+                let inner = &mut *guard;
+                if !inner.state.is_up() {
+                    break 'unsent (what, NotReady::Lost(inner.state.end_cause()));
                 }
-                continue;
+                let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
+                    drop(guard);
+                    match self.make_buf(reserve_for(op)) {
+                        Ok(buf) => had = Some(buf),
+                        Err(e) => break 'unsent (what, e.into()),
+                    }
+                    continue;
+                };
+                if inner.wire.has_place() {
+                    break (guard, buf);
+                }
+                had = Some(buf);
+                drop(guard);
+                if let Err(why) = self.grow() {
+                    break 'unsent (what, why);
+                }
             };
-            if inner.wire.has_place() {
-                break (guard, buf);
+            let inner = &mut *guard;
+            if let Some(Err(e)) = payload.map(|payload| copy_payload(&mut buf, payload)) {
+                had = Some(buf);
+                break 'unsent (what, NotReady::Lost(Cause::Local(e.to_errno())));
             }
-            had = Some(buf);
-            drop(guard);
-            if let Err(e) = self.grow() {
-                return Err((what, self.no_place(had, e)));
+            let now = Timestamp::now();
+            if let Some((rx, how)) = answered.take() {
+                if let Err(cause) = self.post_again(inner, rx, how, now) {
+                    break 'unsent (what, NotReady::Lost(cause));
+                }
             }
+            let slots = match op {
+                Op::GetReq | Op::PutAck => inner.wire.limits().reg_and_send,
+                _ => slots,
+            };
+            let at_once = self.at_once(inner);
+            let wire = &mut inner.wire;
+            match wire.build((op, slots), what, buf, body, now, at_once) {
+                Ok(BuildResult::Posted(Ok(()))) => {}
+                // A transmit whose post fails ends with the connection.
+                Ok(BuildResult::Posted(Err(cause))) => self.blame(inner, CloseReason::Post(cause)),
+                Ok(BuildResult::Queued) if at_once.is_some() => {
+                    self.pump_if_due(inner, false, Some(now));
+                }
+                Ok(BuildResult::Queued) => {}
+                Err((what, cause)) => break 'unsent (what, NotReady::Lost(cause)),
+            }
+            if inner.timers.begin() {
+                if let Some(probe) = self.ni.probe() {
+                    self.schedule_check(inner, probe.ms());
+                }
+            }
+            return Ok(());
         };
-        let inner = &mut *guard;
-        if let Some(Err(e)) = payload.map(|payload| copy_payload(&mut buf, payload)) {
-            inner.wire.put_buf(buf);
-            return Err((what, SubmitError::Failed(Cause::Local(e.to_errno()))));
-        }
-        let now = Timestamp::now();
-        if let Some((rx, how)) = answered.take() {
-            if let Err(cause) = self.post_again(inner, rx, how, now) {
-                return Err((what, SubmitError::Over(cause)));
-            }
-        }
-        let slots = slots(inner.wire.limits());
-        let at_once = self.at_once(inner);
-        let built = inner
-            .wire
-            .build((op, slots), what, buf, body, now, at_once)
-            .map_err(|(what, cause)| (what, SubmitError::Failed(cause)))?;
-        // A transmit whose post fails ends with the connection.
-        match built {
-            BuildResult::Posted(Ok(())) => {}
-            BuildResult::Posted(Err(cause)) => self.blame(inner, CloseReason::Post(cause)),
-            BuildResult::Queued if at_once.is_some() => self.pump_if_due(inner, false, Some(now)),
-            BuildResult::Queued => {}
-        }
-        if inner.timers.begin() {
-            if let Some(probe) = self.ni.probe() {
-                self.schedule_check(inner, probe.ms());
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns why there is no message buffer for a transmit.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn no_buf(&self, e: Error) -> SubmitError {
-        match self.transient(e) {
-            Some(Cause::NoResources) if is_shortage(e) => SubmitError::NoMemory,
-            cause => SubmitError::Failed(cause.unwrap_or(Cause::Local(e.to_errno()))),
-        }
-    }
-
-    /// Gives the buffer of a transmit without a place back, and returns why there is no place.
-    #[cold]
-    #[inline(never)]
-    fn no_place(&self, buf: Option<TxBuf>, e: Error) -> SubmitError {
-        if let Some(buf) = buf {
-            self.with(|inner| inner.wire.put_buf(buf));
-        }
-        if e == ENOMEM {
-            self.count_shortage();
-            return SubmitError::NoMemory;
-        }
-        log::cannot(self.nid(), "make room for a message", e);
-        SubmitError::Failed(Cause::NoResources)
+        let mut transfer = what(Timestamp::now());
+        self.undo([had, transfer.spare.take()], transfer.sink.take());
+        Err((transfer, why))
     }
 
     /// Allocates a message buffer, if none is free, or takes one out of the reserve. Process context.
@@ -217,9 +176,15 @@ impl Conn {
     /// Creates more transmits. May sleep.
     #[cold]
     #[inline(never)]
-    fn grow(&self) -> Result {
+    fn grow(&self) -> Result<(), NotReady> {
         let _nofs = NofsScope::enter();
-        let mut bigger = more_slots(self.with(|inner| inner.wire.nr_txs()))?;
+        let mut bigger = match more_slots(self.with(|inner| inner.wire.nr_txs())) {
+            Err(e) if e != ENOMEM => {
+                log::cannot(self.nid(), "make room for a message", e);
+                return Err(NotReady::Lost(Cause::NoResources));
+            }
+            bigger => bigger?,
+        };
         // The old tables are freed without the lock.
         self.with(|inner| inner.wire.grow(&mut bigger));
         Ok(())

@@ -2,47 +2,89 @@
 
 //! Payload of a transmit: the half of a tx that the state machine ([`crate::proto::tx_state`]) does not see.
 //!
-//! A [`Transfer`] owns the LNet message that it will finalize with the mapping of its pages, and the memory region of a
-//! sink. [`super::transfer_end`] releases them at the end.
+//! A [`Transfer`] owns the LNet message that it will finalize with the mapping of its pages, and the sink of a transfer
+//! to this node, and knows the target of this node's WRITEs. The end releases them, after the state machine has
+//! reported that no work request and no remote key uses the memory any more.
 //!
-//! Context: any. Owned by its sender until it is queued, afterwards by the table of transmits under the connection
-//! lock.
+//! Context: any, except where stated. Owned by its sender until it is queued, afterwards by the table of transmits
+//! under the connection lock.
 
 use kernel::prelude::*;
 
-use super::{
-    rdma_sink::RdmaSink,
-    rdma_target::{
-        Limits,
-        RdmaTarget,
-        TargetPos, //
-    },
-    transfer_end::{
-        Completed,
-        Owner,
-        TransferEnd,
-        TransferMemory, //
-    }, //
-};
 use crate::{
-    lnd::timestamp::Timestamp,
-    lnet::Message,
+    lnd::{
+        lnet_types::{
+            lnet_health,
+            O2ib, //
+        },
+        timestamp::Timestamp, //
+    },
+    lnet::{
+        Health as LnetHealth,
+        Message,
+        TxMsgs, //
+    },
     policy::latency::Stamps,
     proto::{
-        cause::Cause,
+        cause::{
+            Cause,
+            Health,
+            Outcome, //
+        },
         wire::{
             Descriptor,
             Fragment, //
         }, //
     },
     rdma::{
+        bounce::BounceBuf,
         buf::TxBuf,
+        mr::{
+            Mapped,
+            Mr,
+            Valid, //
+        },
+        owned_mapping::Mapping,
         sg::{
             SgCursor,
+            SgMap,
             SgRef, //
         }, //
     }, //
 };
+
+/// LNet's messages of a transfer, with the mapping of their pages.
+pub(super) type Owner = Mapping<TxMsgs<O2ib>>;
+
+/// Key of a sink, by the next operation that is allowed.
+///
+/// # Invariants
+///
+/// A key is registered at most once, before the message that carries it to the peer, and invalidated at most once. If
+/// it is not invalidated, the destruction of the queue pair's regions ends it.
+pub(super) enum SinkKey {
+    /// Its registration is not posted: no node can use it.
+    Mapped(Mr<Mapped>),
+    /// Its registration was pushed, in front of the message that tells the peer: the peer may use it.
+    Valid(Mr<Valid>),
+    /// Its invalidation is posted, and the key is dead when that completes; or there is no key.
+    Dead,
+}
+
+impl SinkKey {
+    /// Takes the key for its next operation.
+    pub(super) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::Dead)
+    }
+}
+
+/// Memory that a peer writes to.
+pub(super) struct RdmaSink {
+    /// Key of the memory region that covers it.
+    pub(super) key: SinkKey,
+    /// Set if LNet's pages have gaps, which one key cannot cover: the data is copied afterwards.
+    pub(super) bounce: Option<KBox<BounceBuf>>,
+}
 
 /// Payload of one transmit.
 ///
@@ -51,33 +93,35 @@ use crate::{
 /// - `nob` bytes of `buf` are a message, from [`Transfer::load`] until [`Transfer::unload`].
 /// - `moved` is no more than `total`, and `total` no more than the memory has.
 pub(super) struct Transfer {
-    owner: Owner,
-    memory: TransferMemory,
+    /// Messages that LNet gets back. `None`: a PUT_NAK, or an answer that carries only an error.
+    pub(super) owner: Option<Owner>,
+    /// Memory that the peer's WRITEs go to. Without a sink, this side's WRITEs read the pages of `owner`.
+    pub(super) sink: Option<RdmaSink>,
     /// Target of WRITEs, once known.
-    remote: Option<RdmaTarget>,
+    pub(super) remote: Option<RdmaTarget>,
     /// Buffer of the next message.
-    buf: Option<TxBuf>,
+    pub(super) buf: Option<TxBuf>,
     /// Buffer for the PUT_DONE of a PUT, which may be due before the PUT_REQ has left its buffer.
-    spare: Option<TxBuf>,
+    pub(super) spare: Option<TxBuf>,
     /// Bytes of the message in `buf`.
-    nob: usize,
+    pub(super) nob: usize,
     /// Bytes to move by RDMA; for a sink, the bytes that it can take.
-    total: u32,
+    pub(super) total: u32,
     /// Bytes that arrived in a sink; for a source, the bytes whose WRITEs were built.
-    moved: u32,
+    pub(super) moved: u32,
     /// Time at which it was queued, for its deadline.
-    since: Timestamp,
+    pub(super) since: Timestamp,
     /// Time at which its stage began, for statistics.
-    clock: Stamps<Timestamp>,
+    pub(super) clock: Stamps<Timestamp>,
 }
 
 impl Transfer {
     /// Creates a transfer of a message alone, which begins now.
-    #[inline]
-    pub(super) fn message(owner: Owner, now: Timestamp) -> Self {
+    #[inline(always)]
+    pub(super) fn new(owner: Option<Owner>, now: Timestamp) -> Self {
         Self {
             owner,
-            memory: TransferMemory::None,
+            sink: None,
             remote: None,
             buf: None,
             spare: None,
@@ -89,56 +133,14 @@ impl Transfer {
         }
     }
 
-    /// Makes it a transfer of `total` bytes of its message's pages, which are mapped, by WRITEs to a sink that is not
-    /// known yet. `spare` is for the message behind them.
-    #[inline]
-    pub(super) fn offer(self, total: u32, spare: TxBuf) -> Self {
-        Self {
-            total,
-            memory: TransferMemory::Source,
-            spare: Some(spare),
-            ..self
-        }
-    }
-
-    /// Makes it a transfer of `total` bytes of its message's pages, which are mapped, by WRITEs to `remote`.
-    #[inline]
-    pub(super) fn write_to(self, remote: RdmaTarget, total: u32) -> Self {
-        Self {
-            total,
-            memory: TransferMemory::Source,
-            remote: Some(remote),
-            ..self
-        }
-    }
-
-    /// Makes it a transfer into `sink`, which has room for `nob` bytes, by WRITEs of the peer.
-    #[inline]
-    pub(super) fn read_into(self, sink: RdmaSink, nob: u32) -> Self {
-        Self {
-            total: nob,
-            memory: TransferMemory::Sink(sink),
-            ..self
-        }
-    }
-
     /// Returns whether its message has no work request in front of it.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        self.remote.is_none() && !matches!(self.memory, TransferMemory::Sink(_))
-    }
-
-    /// Sets the message to send: `nob` bytes of `buf`.
-    #[inline]
-    pub(super) fn loaded(self, buf: TxBuf, nob: usize) -> Self {
-        Self {
-            buf: Some(buf),
-            nob,
-            ..self
-        }
+        self.remote.is_none() && self.sink.is_none()
     }
 
     /// Stores the next message to send: `nob` bytes of `buf`.
+    #[inline]
     pub(super) fn load(&mut self, buf: TxBuf, nob: usize) {
         self.nob = nob;
         self.buf = Some(buf);
@@ -150,23 +152,7 @@ impl Transfer {
         Some((self.buf.take()?, self.nob))
     }
 
-    /// Takes the buffer for the message behind the WRITEs.
-    pub(super) fn take_spare(&mut self) -> Option<TxBuf> {
-        self.spare.take()
-    }
-
-    /// Restarts the time of the transfer: the time that the peer took does not count against the next step.
-    pub(super) fn start_again(&mut self, now: Timestamp) {
-        self.since = now;
-    }
-
-    /// Returns the times of its stages.
-    #[inline]
-    pub(super) fn clock(&mut self) -> &mut Stamps<Timestamp> {
-        &mut self.clock
-    }
-
-    /// Returns these times, with the length of its message, and the number of bytes that may move by RDMA.
+    /// Returns the times of its stages, the length of its message, and the number of bytes that may move by RDMA.
     #[inline]
     pub(super) fn measured(&mut self) -> (&mut Stamps<Timestamp>, usize, u32) {
         (&mut self.clock, self.nob, self.total)
@@ -179,11 +165,8 @@ impl Transfer {
 
     /// Returns whether LNet waits for a message, and for a reply.
     pub(super) fn awaited(&self) -> (bool, bool) {
-        match self.owner {
-            Owner::Nobody => (false, false),
-            Owner::Message(_) | Owner::MappedMessage(_) => (true, false),
-            Owner::Get(_) | Owner::MappedGet(_) => (true, true),
-        }
+        let owner = self.owner.as_ref();
+        (owner.is_some(), owner.is_some_and(Owner::has_reply))
     }
 
     /// Sets the peer's sink for the data of this side's PUT, from its PUT_ACK. The size of the transfer is now that of
@@ -227,8 +210,8 @@ impl Transfer {
     }
 
     fn source(&self) -> Result<&SgRef> {
-        match (&self.memory, self.owner.map()) {
-            (TransferMemory::Source, Some(map)) => Ok(map),
+        match (&self.sink, &self.owner) {
+            (None, Some(owner)) => owner.map().ok_or(EPROTO),
             _ => Err(EPROTO),
         }
     }
@@ -236,17 +219,13 @@ impl Transfer {
     /// Returns the source and target of the next WRITEs, and the number of bytes that are left. `None`: an error, or
     /// zero bytes; only the message is sent.
     pub(super) fn writes(&self) -> Option<(SgCursor, TargetPos, u32)> {
-        match (self.source(), &self.remote) {
-            (Ok(map), Some(remote)) => {
-                let mut cursor = map.cursor();
-                if self.moved > 0 {
-                    cursor.skip(self.moved);
-                }
-                let left = self.total.saturating_sub(self.moved);
-                Some((cursor, remote.set_target(self.moved), left))
-            }
-            _ => None,
+        let (map, remote) = (self.source().ok()?, self.remote.as_ref()?);
+        let mut cursor = map.cursor();
+        if self.moved > 0 {
+            cursor.skip(self.moved);
         }
+        let left = self.total.saturating_sub(self.moved);
+        Some((cursor, remote.pos(self.moved), left))
     }
 
     /// Returns the source of its WRITE, the address and key of the target, and the number of bytes: if a single WRITE
@@ -265,9 +244,9 @@ impl Transfer {
         }
     }
 
-    /// Returns the rest of the piece of the peer's sink at `aim`.
-    pub(super) fn piece(&self, aim: TargetPos) -> Option<Fragment> {
-        self.remote.as_ref()?.rest(aim)
+    /// Returns the rest of the piece of the peer's sink at `pos`.
+    pub(super) fn piece(&self, pos: TargetPos) -> Option<Fragment> {
+        self.remote.as_ref()?.rest(pos)
     }
 
     /// Notes that WRITEs were built for the source, except for `left` bytes.
@@ -275,63 +254,46 @@ impl Transfer {
         self.moved = self.total.saturating_sub(left);
     }
 
-    /// Returns the sink that the peer's WRITEs go to.
-    pub(super) fn sink(&mut self) -> Option<&mut RdmaSink> {
-        match &mut self.memory {
-            TransferMemory::Sink(sink) => Some(sink),
-            TransferMemory::None | TransferMemory::Source => None,
-        }
-    }
-
-    /// Takes the sink of a transfer that was never queued.
-    pub(super) fn take_sink(&mut self) -> Option<RdmaSink> {
-        match core::mem::replace(&mut self.memory, TransferMemory::None) {
-            TransferMemory::Sink(sink) => Some(sink),
-            other => {
-                self.memory = other;
-                None
-            }
-        }
-    }
-
-    /// Takes the message, if LNet gets nothing more back.
+    /// Takes the message, if it is all that LNet gets back, and if its pages are not mapped.
     #[inline]
-    pub(super) fn take_message(&mut self) -> Option<Message> {
-        if !matches!(self.memory, TransferMemory::None) {
-            return None;
-        }
-        match core::mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Message(msg) => Some(msg),
-            other => {
-                self.owner = other;
-                None
+    pub(super) fn take_plain_message(&mut self) -> Option<Message> {
+        self.take_message_if(|owner| owner.map().is_none())
+    }
+
+    /// Takes the message, if it is all that LNet gets back, and unmaps its pages. Process context, no lock held.
+    pub(super) fn unmap_message(&mut self) -> Option<Message> {
+        self.take_message_if(|_| true)
+    }
+
+    #[inline(always)]
+    fn take_message_if(&mut self, takes: impl FnOnce(&Owner) -> bool) -> Option<Message> {
+        match &self.owner {
+            Some(owner) if self.sink.is_none() && !owner.has_reply() && takes(owner) => {
+                self.owner.take()?.into_message()
             }
+            _ => None,
         }
     }
 
-    /// Takes the message or GET of a transfer that succeeded, so that no key leads to its memory, if there is one and
+    /// Takes the messages of a transfer that succeeded, so that no key leads to its memory, if there is a message and
     /// no data has to be copied.
     #[inline(always)]
     pub(super) fn take_well(&mut self) -> Option<Completed> {
-        if matches!(self.owner, Owner::Nobody) || self.is_bounced() {
+        if matches!(&self.sink, Some(sink) if sink.bounce.is_some()) {
             return None;
         }
-        self.memory = TransferMemory::None;
-        let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
+        let owner = self.owner.take()?;
+        self.sink = None;
         Some(Completed(owner, self.moved))
     }
 
-    fn is_bounced(&self) -> bool {
-        matches!(&self.memory, TransferMemory::Sink(sink) if sink.is_bounced())
-    }
-
-    /// Drops a transfer whose message was taken: most have no other resource, and need no check of each field.
+    /// Drops a transfer whose messages were taken: most have no other resource, and need no check of each field.
     #[inline]
     pub(super) fn clear(entry: &mut Option<Self>) {
         match entry {
             Some(Self {
-                owner: Owner::Nobody,
-                memory: TransferMemory::None,
+                owner: None,
+                sink: None,
                 remote,
                 buf: None,
                 spare: None,
@@ -344,10 +306,191 @@ impl Transfer {
         }
     }
 
-    /// Takes the objects that LNet gets back; the other fields are only for sending.
-    pub(super) fn end(&mut self) -> TransferEnd {
-        let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
-        let memory = core::mem::replace(&mut self.memory, TransferMemory::None);
-        TransferEnd::new(owner, memory, self.moved)
+    /// Returns the number of its LNet messages; a GET and its REPLY are one.
+    pub(super) fn messages(&self) -> usize {
+        usize::from(self.owner.is_some())
+    }
+
+    /// Finalizes all its messages. Process context, no lock held: LNet may send from inside.
+    // Inlined, so that the compiler knows at the call that nothing is left to be dropped.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
+        let mut outcome = match cause {
+            None => Outcome {
+                status: 0,
+                health: Health::Ok,
+            },
+            Some(cause) => cause.outcome(posted),
+        };
+        let copied = match &mut self.sink {
+            Some(RdmaSink {
+                bounce: Some(bounce),
+                ..
+            }) if cause.is_none() => bounce.copy_out(self.moved),
+            _ => Ok(()),
+        };
+        self.sink = None;
+        if let Err(e) = copied {
+            outcome = Cause::Local(e.to_errno()).outcome(posted);
+        }
+        if let Some(owner) = self.owner.take() {
+            owner.finalize(outcome.status, lnet_health(outcome.health), self.moved);
+        }
+    }
+}
+
+/// Owner of a transfer that succeeded, and the number of bytes that arrived for a GET.
+pub(super) struct Completed(Owner, u32);
+
+impl Completed {
+    /// Finalizes it. Process context, no lock held: LNet may send from inside.
+    #[inline(always)]
+    pub(super) fn finish(self) {
+        self.0.finalize(0, LnetHealth::Ok, self.1);
+    }
+}
+
+/// Limits for the work requests of one transfer.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Gather elements per WRITE.
+    pub(super) max_sge: usize,
+    /// Slots that a registration and the message behind it take.
+    pub(super) reg_and_send: u16,
+}
+
+impl Limits {
+    /// Limits before there is a queue pair.
+    pub(super) const NONE: Self = Self {
+        max_sge: 1,
+        reg_and_send: 2,
+    };
+}
+
+/// Position of the next WRITE in the peer's sink.
+#[derive(Clone, Copy)]
+pub(super) struct TargetPos {
+    /// Key of the sink.
+    pub(super) key: u32,
+    /// Number of the piece.
+    piece: usize,
+    /// Bytes of the piece that are written.
+    at: u32,
+}
+
+impl TargetPos {
+    /// Advances by `nob` written bytes; `rest` was the rest of the piece.
+    pub(super) fn moves_on(&mut self, nob: u32, rest: Fragment) {
+        if nob < rest.nob {
+            self.at = self.at.saturating_add(nob);
+        } else {
+            self.piece = self.piece.saturating_add(1);
+            self.at = 0;
+        }
+    }
+}
+
+/// Sink of the peer. Its descriptor is copied out of a message, whose buffer is reused before the WRITEs complete.
+///
+/// # Invariants
+///
+/// No fragment is empty, and there is at least one.
+pub(super) struct RdmaTarget {
+    key: u32,
+    frags: Frags,
+}
+
+enum Frags {
+    One([Fragment; 1]),
+    Many(KVec<Fragment>),
+}
+
+impl RdmaTarget {
+    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which needs no memory. Any
+    /// context.
+    #[inline(always)]
+    pub(super) fn new(rd: &Descriptor<'_>) -> Result<Self> {
+        let mut pieces = rd.fragments().filter(|f| f.nob > 0);
+        let frags = match (pieces.next(), rd.nfrags()) {
+            (Some(only), 1) => Frags::One([only]),
+            (Some(first), n) => {
+                let mut all = KVec::with_capacity(usize::from(n), GFP_ATOMIC)?;
+                for f in Iterator::chain(core::iter::once(first), pieces) {
+                    all.push_within_capacity(f).map_err(|_| ENOMEM)?;
+                }
+                Frags::Many(all)
+            }
+            (None, _) => return Err(EPROTO),
+        };
+        Ok(Self {
+            key: rd.key(),
+            frags,
+        })
+    }
+
+    /// Returns whether it has no memory of its own.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.frags, Frags::One(_))
+    }
+
+    #[inline]
+    fn pieces(&self) -> &[Fragment] {
+        match &self.frags {
+            Frags::One(one) => one,
+            Frags::Many(all) => all,
+        }
+    }
+
+    /// Returns the address of the first `nob` bytes, and the key, if the bytes fit into one piece.
+    #[inline]
+    pub(super) fn only(&self, nob: u32) -> Option<(u64, u32)> {
+        match &self.frags {
+            Frags::One([only]) if only.nob >= nob => Some((only.addr, self.key)),
+            _ => None,
+        }
+    }
+
+    /// Returns the position after the first `moved` bytes.
+    pub(super) fn pos(&self, moved: u32) -> TargetPos {
+        let (mut piece, mut at) = (0, moved);
+        while let Some(fragment) = self.pieces().get(piece).filter(|f| at >= f.nob) {
+            at = at.saturating_sub(fragment.nob);
+            piece = piece.saturating_add(1);
+        }
+        TargetPos {
+            key: self.key,
+            piece,
+            at,
+        }
+    }
+
+    /// Returns the rest of the piece at `pos`.
+    pub(super) fn rest(&self, pos: TargetPos) -> Option<Fragment> {
+        let fragment = self.pieces().get(pos.piece)?;
+        Some(Fragment {
+            nob: fragment.nob.checked_sub(pos.at)?,
+            addr: fragment.addr.wrapping_add(u64::from(pos.at)),
+        })
+    }
+
+    /// Returns the largest number of work requests that moving `total` bytes of `map` to the sink can take, with the
+    /// message behind them.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO` if the sink is too small.
+    pub(super) fn slots(&self, map: &SgMap, total: u32, limits: Limits) -> Result<u16> {
+        let pieces = self.pieces();
+        let sum = |room: u64, f: &Fragment| room.saturating_add(u64::from(f.nob));
+        if pieces.iter().fold(0, sum) < u64::from(total.min(map.nob())) && total > 0 {
+            return Err(EPROTO);
+        }
+        // A WRITE ends with a piece of the sink, or when it has its maximum of gather elements; and each end of a piece
+        // may split a range of the source in two.
+        let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces.len());
+        let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
+        let slots = pieces.len().saturating_add(full).saturating_add(1);
+        Ok(u16::try_from(slots)?)
     }
 }

@@ -6,10 +6,9 @@
 
 use crate::{
     lnd::conn::{
-        transfer::Transfer,
-        transfer_end::{
+        transfer::{
             Completed,
-            TransferEnd, //
+            Transfer, //
         }, //
     },
     lnet::Message,
@@ -35,7 +34,7 @@ pub(crate) struct FinishedTx {
 
 /// Finished transmit that failed, or that needs more work than to be finalized.
 pub(crate) struct EndedTx {
-    ended: TransferEnd,
+    ended: Transfer,
     cause: Option<Cause>,
     /// The device got some of its work requests.
     posted: bool,
@@ -58,7 +57,7 @@ impl FinishedTx {
     #[inline(always)]
     pub(super) fn take_tx(&mut self, tx: &Tx, entry: &mut Option<Transfer>) -> TakenTx {
         let msg = match (tx.cause(), &mut *entry) {
-            (None, Some(transfer)) => transfer.take_message(),
+            (None, Some(transfer)) => transfer.take_plain_message(),
             _ => None,
         };
         match msg {
@@ -89,16 +88,17 @@ impl FinishedTx {
     #[cold]
     #[inline(never)]
     fn end(&mut self, tx: &Tx, entry: &mut Option<Transfer>) {
-        if let Some(transfer) = &mut *entry {
+        if let Some(mut ended) = entry.take() {
+            // Only what LNet gets back may outlive the table.
+            (ended.buf, ended.spare) = (None, None);
             self.ended = Some(EndedTx {
-                ended: transfer.end(),
                 cause: tx.cause(),
                 posted: tx.was_posted(),
                 op: tx.op(),
-                age_ms: transfer.age_ms(),
+                age_ms: ended.age_ms(),
+                ended,
             });
         }
-        Transfer::clear(entry);
     }
 
     /// Takes the transmit out, if it succeeded.
@@ -135,7 +135,7 @@ impl EndedTx {
     /// Takes the message, if LNet gets nothing more back, and the status for LNet if it fails.
     pub(crate) fn take_lost(&mut self) -> Option<(Message, Outcome)> {
         let outcome = self.cause?.outcome(self.posted);
-        Some((self.ended.take_message()?, outcome))
+        Some((self.ended.unmap_message()?, outcome))
     }
 
     /// Finalizes all its messages. Process context, no lock held: LNet may send from inside.

@@ -37,13 +37,15 @@ use self::{
 };
 use super::{
     close_reason::CloseReason,
-    rdma_target::Limits,
     rx::{
         Received,
         Rx,
         RxConn, //
     },
-    transfer::Transfer, //
+    transfer::{
+        Limits,
+        Transfer, //
+    }, //
 };
 use crate::{
     lnd::{

@@ -20,7 +20,10 @@ use crate::{
     lnd::{
         conn::{
             rx::RxConn,
-            transfer::Transfer, //
+            transfer::{
+                SinkKey,
+                Transfer, //
+            }, //
         },
         stats::{
             conn_counters::Count,
@@ -225,11 +228,13 @@ impl<C: RxConn> Wire<C> {
         let wrs = qp.wrs_per_reg();
         self.make_room(wrs, 0)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
-        let sink = transfer.sink().ok_or(Cause::LocalFault)?;
-        let mr = sink.take_unregistered().ok_or(Cause::LocalFault)?;
+        let sink = transfer.sink.as_mut().ok_or(Cause::LocalFault)?;
+        let SinkKey::Mapped(mr) = sink.key.take() else {
+            return Err(Cause::LocalFault);
+        };
         let (sq, qp) = QpHandle::sq(&mut self.link)?;
         let mr = sq.push_reg(qp, u32::from(index) | IN_FRONT, mr, false);
-        sink.registered(mr.map_err(|_| Cause::LocalFault)?);
+        sink.key = SinkKey::Valid(mr.map_err(|_| Cause::LocalFault)?);
         self.pushed(index, wrs);
         Ok(())
     }
@@ -237,8 +242,10 @@ impl<C: RxConn> Wire<C> {
     /// Invalidates the key of a sink.
     fn post_inv(&mut self, index: u16) -> Result<(), Cause> {
         self.make_room(1, 0)?;
-        let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
-        let mr = sink.take_registered().ok_or(Cause::LocalFault)?;
+        let sink = self.transfer(index)?.sink.as_mut();
+        let SinkKey::Valid(mr) = sink.ok_or(Cause::LocalFault)?.key.take() else {
+            return Err(Cause::LocalFault);
+        };
         let (sq, qp) = QpHandle::sq(&mut self.link)?;
         sq.push_inv(qp, u32::from(index) | INVALIDATE, mr)
             .map_err(|_| Cause::LocalFault)?;
@@ -263,7 +270,7 @@ impl<C: RxConn> Wire<C> {
     #[inline(always)]
     fn post_all_writes(&mut self, index: u16) -> Result<(), Cause> {
         // Most often a single WRITE is enough, and needs no cursor.
-        let max_sge = self.limits.max_sge();
+        let max_sge = self.limits.max_sge;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         if let Some((map, to, nob)) = transfer.single_write(max_sge) {
             let (sq, qp) = QpHandle::sq(&mut self.link)?;
@@ -286,7 +293,7 @@ impl<C: RxConn> Wire<C> {
     /// left.
     #[inline(never)]
     fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
-        let max_sge = self.limits.max_sge();
+        let max_sge = self.limits.max_sge;
         let context = u32::from(index) | IN_FRONT;
         let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message is sent.
@@ -301,7 +308,7 @@ impl<C: RxConn> Wire<C> {
             let (sq, qp) = QpHandle::sq(&mut self.link)?;
             let nob = to.nob.min(left);
             let moved = sq
-                .push_write(qp, context, to.addr, aim.key(), &mut cursor, nob, false)
+                .push_write(qp, context, to.addr, aim.key, &mut cursor, nob, false)
                 .map_err(|_| Cause::LocalFault)?;
             self.pushed(index, 1);
             pushed = pushed.saturating_add(1);
@@ -423,7 +430,7 @@ impl<C: RxConn> Wire<C> {
         };
         let sent = self.txs.completed(index, wr, result);
         if let (Some(transfer), Some(now), true) = (sent, now, last) {
-            self.stats.sent(transfer.clock(), now);
+            self.stats.sent(&mut transfer.clock, now);
         }
     }
 }

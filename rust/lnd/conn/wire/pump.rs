@@ -113,7 +113,8 @@ impl<C: RxConn> Wire<C> {
                 return Ok(BuildResult::Posted(posted.and(self.flush(now))));
             }
         }
-        self.txs.queue(index, slots, transfer.loaded(buf, nob));
+        transfer.load(buf, nob);
+        self.txs.queue(index, slots, transfer);
         Ok(BuildResult::Queued)
     }
 

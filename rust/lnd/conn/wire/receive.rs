@@ -276,7 +276,7 @@ impl<C: RxConn> Wire<C> {
         let index = self.txs.awaiting(op, cookie)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
-        let waited = transfer.clock().answered(at);
+        let waited = transfer.clock.answered(at);
         // A LOCAL_INV may follow.
         self.txs.answered(index, answer, 1)?;
         self.stats.answered(waited, at);
@@ -296,7 +296,7 @@ impl<C: RxConn> Wire<C> {
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let plan = transfer.set_target(rd, limits)?;
         // The buffer of the PUT_REQ may still be in the send queue.
-        let mut buf = transfer.take_spare().ok_or(Cause::LocalFault)?;
+        let mut buf = transfer.spare.take().ok_or(Cause::LocalFault)?;
         let (slots, status) = match plan {
             Ok(plan) => plan,
             Err(e) => (1, e.to_errno()),
@@ -308,8 +308,8 @@ impl<C: RxConn> Wire<C> {
         let nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
         transfer.load(buf, nob);
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
-        transfer.start_again(at);
-        let waited = transfer.clock().answered(at);
+        transfer.since = at;
+        let waited = transfer.clock.answered(at);
         if let Err(e) = plan {
             // LNet resends a message that failed for lack of memory only.
             let cause = match e {
