@@ -61,7 +61,7 @@ pub(crate) type LnetRx = Rx<Conn>;
 /// its buffer: in the receive queue, if that was impossible when the request came, otherwise among the spares. Process
 /// context.
 pub(crate) fn eager_recv(rx: &mut LnetRx) {
-    let Some((conn, msg)) = rx.lent() else {
+    let Some(conn) = rx.lent() else {
         return;
     };
     let spare = conn
@@ -72,13 +72,13 @@ pub(crate) fn eager_recv(rx: &mut LnetRx) {
     if inner.state.may_receive() {
         // Without memory the place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
         // returns the buffer.
-        if let Ok(Err(fault)) = spare.map(|spare| inner.wire.replenish(msg, spare)) {
+        if let Ok(Err(fault)) = spare.map(|spare| inner.wire.replenish(rx, spare)) {
             conn.blame(inner, fault);
         }
     }
     drop(guard);
     // LNet may keep it for ever, and the removal of the device must not wait for that.
-    msg.detach();
+    rx.detach();
 }
 
 /// Result of `lnd_recv`: on error LNet finalizes the message that it gets back.
@@ -95,14 +95,13 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
         return Ok(());
     };
     // The message was decoded before LNet got it.
-    let had = rx.msg();
-    let facts = had.facts();
-    if let Some(payload) = facts.and_then(|facts| immediate_payload(had.bytes(), facts)) {
+    let facts = rx.facts();
+    if let Some(payload) = facts.and_then(|facts| immediate_payload(rx.bytes(), facts)) {
         let result = recv_immediate(&conn, payload, msg, req);
         conn.give_back(rx, Repost::ForPeer, true);
         return result;
     }
-    match facts.and_then(|facts| reparse(had.bytes(), facts).ok()) {
+    match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
         Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, msg, req, rx),
         Some(Body::GetReq { cookie, rd, .. }) => {
             let remote = RdmaTarget::new(&rd);
@@ -120,10 +119,7 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
 /// data.
 pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     let _nofs = NofsScope::enter();
-    let msg = rx.msg();
-    let body = msg
-        .facts()
-        .and_then(|facts| reparse(msg.bytes(), facts).ok());
+    let body = rx.facts().and_then(|facts| reparse(rx.bytes(), facts).ok());
     let answer = match body {
         Some(Body::PutReq { cookie, .. }) => Some((Op::PutNak, cookie, 0)),
         Some(Body::GetReq { cookie, .. }) => Some((Op::GetDone, cookie, -errno::ENODATA)),
@@ -285,7 +281,7 @@ impl Conn {
         why: NotReady,
     ) -> Recv {
         let patience_ms = self.ni.message_limit_ms() / 2;
-        if matches!(why, NotReady::Short(_)) && rx.msg().at().elapsed_ms() < patience_ms {
+        if matches!(why, NotReady::Short(_)) && rx.at().elapsed_ms() < patience_ms {
             self.not_answered(Some((rx, Repost::ForPeer)), msg, req, why);
             return Ok(());
         }
@@ -350,8 +346,8 @@ impl Conn {
     #[inline(always)]
     fn ready(self: &Arc<Self>, rx: KBox<LnetRx>, how: Repost) -> Answered {
         let mut rx = rx;
-        if rx.msg().is_missed() {
-            self.bring_back(rx.msg_mut());
+        if rx.is_missed() {
+            self.bring_back(&mut rx);
         }
         Some((rx, how))
     }

@@ -10,10 +10,7 @@ use kernel::{
 };
 
 use super::{
-    rx::{
-        Received,
-        Rx, //
-    },
+    rx::Rx,
     Conn,
     Inner, //
 };
@@ -43,9 +40,8 @@ impl Conn {
         how: Repost,
         now: Timestamp,
     ) -> Result<(), Cause> {
-        let msg = rx.msg();
-        if let Some(facts) = msg.facts() {
-            inner.wire.meter().given_back(facts.kind(), msg.at(), now);
+        if let Some(facts) = rx.facts() {
+            inner.wire.meter().given_back(facts.kind(), rx.at(), now);
         }
         inner.rx_queue.returned();
         match inner.wire.give_back(rx, how).err() {
@@ -61,16 +57,16 @@ impl Conn {
     /// connection has one spare fewer, or is closed because a place in the receive queue stays empty.
     #[cold]
     #[inline(never)]
-    pub(super) fn bring_back(self: &Arc<Self>, msg: &mut Received) {
+    pub(super) fn bring_back(self: &Arc<Self>, rx: &mut Rx<Self>) {
         let _nofs = NofsScope::enter();
         let back = match self.with(|inner| inner.state.may_receive().then(|| inner.wire.hca())) {
-            Some(Some(hca)) => msg.attach(&hca.device),
+            Some(Some(hca)) => rx.attach(&hca.device),
             Some(None) => Err(ENODEV),
             None => Ok(()),
         };
         if let Err(e) = back {
             log::cannot(self.nid(), "make a receive buffer", e);
-            if !msg.is_replaced() {
+            if !rx.is_replaced() {
                 self.end(Cause::NoResources);
             }
         }
@@ -88,8 +84,8 @@ impl Conn {
     /// by itself.
     pub(super) fn give_back(self: &Arc<Self>, rx: KBox<Rx<Self>>, how: Repost, ring: bool) {
         let mut rx = rx;
-        if rx.msg().is_missed() {
-            self.bring_back(rx.msg_mut());
+        if rx.is_missed() {
+            self.bring_back(&mut rx);
         }
         let now = Timestamp::now();
         let mut left = None;
@@ -102,9 +98,8 @@ impl Conn {
                 self.ring(inner, now);
             }
         } else {
-            let msg = rx.msg();
-            if let Some(facts) = msg.facts() {
-                inner.wire.meter().given_back(facts.kind(), msg.at(), now);
+            if let Some(facts) = rx.facts() {
+                inner.wire.meter().given_back(facts.kind(), rx.at(), now);
             }
             left = Some(rx);
             orphan = inner.rx_queue.returned_late();

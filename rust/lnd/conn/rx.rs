@@ -32,15 +32,27 @@ use crate::{
     }, //
 };
 
-/// Received message with its buffer.
+/// Buffer of a received message.
+enum BufState {
+    /// The buffer can be posted again.
+    Mapped(RxBuf),
+    /// The buffer was unmapped from its device, because LNet keeps the message.
+    Detached(DetachedBuf),
+    /// No buffer: it could not be mapped again.
+    Nothing,
+}
+
+/// Receive of a connection, a `C`: its buffer, and the message that was received into it. It is posted as a whole, and
+/// LNet gets it as the `private` of `lnet_parse` and returns it with `lnd_recv`: the content does not move.
 ///
 /// # Invariants
 ///
 /// `facts` are the result of [`crate::proto::wire::decode`] for these very bytes.
-pub(super) struct Received {
-    /// Buffer, out of the receive queue until it is posted again.
+pub(crate) struct Rx<C> {
+    /// Connection that received the message, while LNet has it.
+    conn: Option<Arc<C>>,
     buf: BufState,
-    /// Number of bytes received.
+    /// Number of bytes received. This and the rest are of an old message if there is no message.
     nob: usize,
     /// Result of the decoding, once the message is decoded.
     facts: Option<ParsedHdr>,
@@ -52,17 +64,50 @@ pub(super) struct Received {
     made_good: bool,
 }
 
-/// Buffer of a received message.
-enum BufState {
-    /// The buffer can be posted again.
-    Mapped(RxBuf),
-    /// The buffer was unmapped from its device, because LNet keeps the message.
-    Detached(DetachedBuf),
-    /// No buffer: it could not be mapped again.
-    Nothing,
+/// Connection whose receives are [`Rx`].
+pub(crate) trait RxConn: QpHandler<Recv = KBox<Rx<Self>>> {}
+
+impl<C: QpHandler<Recv = KBox<Rx<C>>>> RxConn for C {}
+
+impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
+    #[inline(always)]
+    fn buf_mut(&mut self) -> Option<&mut RxBuf> {
+        match &mut self.buf {
+            BufState::Mapped(buf) => Some(buf),
+            BufState::Detached(_) | BufState::Nothing => None,
+        }
+    }
 }
 
-impl Received {
+impl<C> Rx<C> {
+    /// Creates a receive without a message.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(buf: RxBuf, flags: Flags) -> Result<KBox<Self>> {
+        let empty = Self {
+            conn: None,
+            buf: BufState::Mapped(buf),
+            nob: 0,
+            facts: None,
+            at: Timestamp::now(),
+            replaced: false,
+            made_good: false,
+        };
+        Ok(KBox::new(empty, flags)?)
+    }
+
+    /// Notes that a message of `nob` bytes, which is not decoded yet, was received at the time `at`.
+    #[inline]
+    pub(super) fn arrived(&mut self, nob: usize, at: Timestamp) {
+        self.nob = nob;
+        self.facts = None;
+        self.at = at;
+        self.replaced = false;
+        self.made_good = false;
+    }
+
     /// Returns the received bytes.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
@@ -155,74 +200,6 @@ impl Received {
     pub(super) fn is_missed(&self) -> bool {
         !self.made_good && matches!(self.buf, BufState::Detached(_))
     }
-}
-
-/// Receive of a connection, a `C`: its buffer, and the message that was received into it. It is posted as a whole, and
-/// LNet gets it as the `private` of `lnet_parse` and returns it with `lnd_recv`: the content does not move.
-pub(crate) struct Rx<C> {
-    /// Connection that received the message, while LNet has it.
-    conn: Option<Arc<C>>,
-    /// The message; old content if there is no message.
-    msg: Received,
-}
-
-/// Connection whose receives are [`Rx`].
-pub(crate) trait RxConn: QpHandler<Recv = KBox<Rx<Self>>> {}
-
-impl<C: QpHandler<Recv = KBox<Rx<C>>>> RxConn for C {}
-
-impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
-    #[inline(always)]
-    fn buf_mut(&mut self) -> Option<&mut RxBuf> {
-        match &mut self.msg.buf {
-            BufState::Mapped(buf) => Some(buf),
-            BufState::Detached(_) | BufState::Nothing => None,
-        }
-    }
-}
-
-impl<C> Rx<C> {
-    /// Creates a receive without a message.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(super) fn new(buf: RxBuf, flags: Flags) -> Result<KBox<Self>> {
-        let empty = Self {
-            conn: None,
-            msg: Received {
-                buf: BufState::Mapped(buf),
-                nob: 0,
-                facts: None,
-                at: Timestamp::now(),
-                replaced: false,
-                made_good: false,
-            },
-        };
-        Ok(KBox::new(empty, flags)?)
-    }
-
-    /// Notes that a message of `nob` bytes, which is not decoded yet, was received at the time `at`.
-    #[inline]
-    pub(super) fn arrived(&mut self, nob: usize, at: Timestamp) {
-        self.msg.nob = nob;
-        self.msg.facts = None;
-        self.msg.at = at;
-        self.msg.replaced = false;
-        self.msg.made_good = false;
-    }
-
-    /// Returns the message.
-    #[inline]
-    pub(super) fn msg(&self) -> &Received {
-        &self.msg
-    }
-
-    /// Returns the message for changes.
-    #[inline]
-    pub(super) fn msg_mut(&mut self) -> &mut Received {
-        &mut self.msg
-    }
 
     /// Stores the connection of the message before LNet gets it.
     #[inline]
@@ -239,14 +216,14 @@ impl<C> Rx<C> {
         self.conn.take()
     }
 
-    /// Returns the message while LNet has it, and the connection that received it.
-    pub(super) fn lent(&mut self) -> Option<(&Arc<C>, &mut Received)> {
-        Some((self.conn.as_ref()?, &mut self.msg))
+    /// Returns the connection that received the message, while LNet has it.
+    pub(super) fn lent(&self) -> Option<Arc<C>> {
+        self.conn.clone()
     }
 
     /// Returns the LNet header of the request, as it was received.
     pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
-        let rest = self.msg.whole().and_then(|all| all.get(HEADER_LEN..));
+        let rest = self.whole().and_then(|all| all.get(HEADER_LEN..));
         // A request without a header is not given to LNet.
         rest.and_then(|rest| rest.first_chunk())
             .unwrap_or(&[0; HDR_SIZE])

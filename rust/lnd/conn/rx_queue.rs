@@ -8,61 +8,41 @@
 //!
 //! # Invariants
 //!
-//! - `requests` and `early` have room for as many messages as the connection has receive buffers.
+//! - `rxs` has room for as many messages as the connection has receive buffers.
+//! - The first `early` messages of `rxs` arrived before this side's ESTABLISHED event (active side), and are not
+//!   decoded. The others are requests for LNet.
 //! - `owed` counts the requests that were added and have not come back.
 
 use kernel::prelude::*;
 
 use super::{
     prealloc_fifo::Fifo,
-    rx::{
-        Received,
-        Rx, //
-    }, //
+    rx::Rx, //
 };
 use crate::proto::broken;
 
 /// Requests of a connection, a `C`.
 pub(super) struct RxQueue<C> {
-    /// Received and decoded requests for LNet.
-    requests: Fifo<KBox<Rx<C>>>,
-    /// Messages that arrived before this side's ESTABLISHED event (active side).
-    early: Fifo<KBox<Rx<C>>>,
+    rxs: Fifo<KBox<Rx<C>>>,
+    early: usize,
     /// Number of requests that LNet has, or will get, and has not returned.
     owed: u16,
     /// Number of these when the connection was closed, less those returned since ([`RxQueue::count_retained`]).
     retained: u16,
 }
 
-/// Memory for a number of messages.
-pub(super) struct RxQueueRoom<C> {
-    requests: Fifo<KBox<Rx<C>>>,
-    early: Fifo<KBox<Rx<C>>>,
-}
-
-impl<C> RxQueueRoom<C> {
-    /// Allocates memory for as many messages as there are receive buffers. May sleep.
-    pub(super) fn new(buffers: usize) -> Result<Self> {
-        Ok(Self {
-            requests: Fifo::with_capacity(buffers)?,
-            early: Fifo::with_capacity(buffers)?,
-        })
-    }
-}
-
 impl<C> RxQueue<C> {
     /// No memory.
     pub(super) const EMPTY: Self = Self {
-        requests: Fifo::EMPTY,
-        early: Fifo::EMPTY,
+        rxs: Fifo::EMPTY,
+        early: 0,
         owed: 0,
         retained: 0,
     };
 
-    /// Sets the memory at set-up, before the first receive is posted.
-    pub(super) fn open(&mut self, room: RxQueueRoom<C>) {
-        self.requests = room.requests;
-        self.early = room.early;
+    /// Sets the memory, which has room for all receive buffers, at set-up, before the first receive is posted.
+    pub(super) fn open(&mut self, room: Fifo<KBox<Rx<C>>>) {
+        self.rxs = room;
     }
 
     /// Appends a decoded request.
@@ -70,19 +50,22 @@ impl<C> RxQueue<C> {
     pub(super) fn push(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_add(1);
         // There is room for all messages.
-        self.requests.add(rx);
+        self.rxs.add(rx);
     }
 
     /// Takes the oldest request.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<KBox<Rx<C>>> {
-        self.requests.pop()
+        match self.early {
+            0 => self.rxs.pop(),
+            _ => None,
+        }
     }
 
     /// Returns whether no request waits for LNet.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.rxs.len() == self.early
     }
 
     /// Notes that LNet has returned a request. While the connection is up.
@@ -114,39 +97,37 @@ impl<C> RxQueue<C> {
         self.owed
     }
 
-    /// Keeps a message until the handshake is over.
+    /// Keeps a message until the handshake is over. No request was added yet.
     pub(super) fn defer_early(&mut self, rx: KBox<Rx<C>>) {
         // There is room for all messages.
-        let _ = self.early.push(rx);
+        if self.rxs.push(rx).is_ok() {
+            self.early = self.early.saturating_add(1);
+        }
     }
 
-    /// Takes the oldest message that was kept.
+    /// Takes the oldest message that was kept. The requests that the caller adds meanwhile are behind all of them.
     pub(super) fn take_early(&mut self) -> Option<KBox<Rx<C>>> {
-        self.early.pop()
+        self.early = self.early.checked_sub(1)?;
+        self.rxs.pop()
     }
 
-    /// Returns the kept messages, the oldest first, for debugfs.
-    pub(super) fn parked(&self) -> impl Iterator<Item = &Received> {
-        self.early.iter().map(|rx| rx.msg())
-    }
-
-    /// Returns the number of kept messages.
-    pub(super) fn nr_parked(&self) -> usize {
-        self.early.len()
+    /// Returns the messages that wait for the end of the handshake, the oldest first, for debugfs.
+    pub(super) fn early(&self) -> impl Iterator<Item = &Rx<C>> {
+        self.rxs.iter().take(self.early).map(|rx| &**rx)
     }
 
     /// Closes the queue at the end of the connection, after the last message: returns the messages that waited for the
     /// end of the handshake and are dropped. The caller drops them without the lock, because LNet may keep the
     /// connection for long.
-    pub(super) fn close(&mut self) -> RxQueueRoom<C> {
-        RxQueueRoom {
-            requests: Fifo::EMPTY,
-            early: core::mem::replace(&mut self.early, Fifo::EMPTY),
+    pub(super) fn close(&mut self) -> Fifo<KBox<Rx<C>>> {
+        match core::mem::take(&mut self.early) {
+            0 => Fifo::EMPTY,
+            _ => core::mem::replace(&mut self.rxs, Fifo::EMPTY),
         }
     }
 
     /// Unmaps the buffers of requests that LNet has not got yet: LNet gets these without the device.
     pub(super) fn detach(&mut self) {
-        self.requests.for_each(|rx| rx.msg_mut().detach());
+        self.rxs.for_each(|rx| rx.detach());
     }
 }

@@ -13,8 +13,8 @@ use kernel::{
 
 use super::{
     no_memory_queue::MemoryQueue,
+    prealloc_fifo::Fifo,
     rx::Rx,
-    rx_queue::RxQueueRoom,
     transfer::Limits,
     wire::{
         self,
@@ -334,7 +334,7 @@ impl Conn {
             max_sge: usize::from(max_sge),
             reg_and_send: link.qp().wrs_per_reg().saturating_add(1),
         };
-        let room = RxQueueRoom::new(buffers)?;
+        let room = Fifo::with_capacity(buffers)?;
         let waiting = MemoryQueue::with_capacity(buffers, self.ni.depth().get().into())?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);

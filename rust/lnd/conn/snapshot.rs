@@ -68,15 +68,15 @@ impl Conn {
     /// Returns the counters, the transmits, and the early messages. May sleep.
     pub(crate) fn details(&self) -> Result<ConnDetails> {
         let (nr_txs, nr_early) =
-            self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.nr_parked()));
+            self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.early().count()));
         let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
         let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
         let path = self.cm.known_path();
         let view = self.with(|inner| {
             inner.wire.list(&mut txs);
-            for msg in inner.rx_queue.parked() {
+            for rx in inner.rx_queue.early() {
                 // The message is not decoded yet.
-                let (kind, credits) = match decode(msg.bytes()) {
+                let (kind, credits) = match decode(rx.bytes()) {
                     Ok(m) => (m.body.kind().wire(), m.env.credits),
                     Err(_) => (0, 0),
                 };

@@ -281,8 +281,8 @@ impl Display for BadRequest {
 /// Checks the LNet header of a request against the kind of o2ib message it came in; returns whether the data moves by
 /// RDMA.
 fn validate(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
-    let facts = rx.msg().facts().ok_or(BadRequest::NotARequest)?;
-    match reparse(rx.msg().bytes(), facts).map_err(BadRequest::Wire)? {
+    let facts = rx.facts().ok_or(BadRequest::NotARequest)?;
+    match reparse(rx.bytes(), facts).map_err(BadRequest::Wire)? {
         Body::Immediate { hdr, payload } => {
             lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
             Ok(false)

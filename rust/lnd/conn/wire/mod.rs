@@ -38,7 +38,6 @@ use self::{
 use super::{
     close_reason::CloseReason,
     rx::{
-        Received,
         Rx,
         RxConn, //
     },
@@ -361,9 +360,9 @@ impl<C: RxConn> Wire<C> {
     #[inline(always)]
     pub(super) fn give_back(&mut self, rx: KBox<Rx<C>>, how: Repost) -> Result<(), CloseReason> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        if !rx.msg().is_mapped() {
+        if !rx.is_mapped() {
             no_buffer(rx);
-        } else if rx.msg().is_replaced() {
+        } else if rx.is_replaced() {
             self.buf_pool.put_spare(rx);
         } else {
             link.push_recv_again(rx)?;
@@ -371,23 +370,23 @@ impl<C: RxConn> Wire<C> {
         self.credits.reposted(how).map_err(CloseReason::Credits)
     }
 
-    /// Posts the new receive `spare` in place of `msg`, which LNet keeps, or keeps it for the next request.
+    /// Posts the new receive `spare` in place of `rx`, which LNet keeps, or keeps it for the next request.
     ///
     /// # Errors
     ///
     /// Returns the reason to close the connection.
     pub(super) fn replenish(
         &mut self,
-        msg: &mut Received,
+        rx: &mut Rx<C>,
         spare: KBox<Rx<C>>,
     ) -> Result<(), CloseReason> {
-        if msg.is_replaced() {
+        if rx.is_replaced() {
             self.buf_pool.put_spare(spare);
         } else if let Some(link) = self.link.as_mut() {
             link.push_recv(spare)?;
-            msg.replace();
+            rx.replace();
         }
-        msg.made_good();
+        rx.made_good();
         Ok(())
     }
 

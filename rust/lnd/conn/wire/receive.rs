@@ -13,7 +13,6 @@ use crate::{
         conn::{
             close_reason::CloseReason,
             rx::{
-                Received,
                 Rx,
                 RxConn, //
             },
@@ -71,10 +70,10 @@ impl<C: RxConn> Wire<C> {
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
         self.counts.one(Count::RxMsgs);
-        let Some(all) = rx.msg().whole() else {
+        let Some(all) = rx.whole() else {
             return Err(Cause::LocalFault.into());
         };
-        match plain_head(all, rx.msg().nob(), &self.identity) {
+        match plain_head(all, rx.nob(), &self.identity) {
             Some((credits, facts)) if facts.is_immediate() => {
                 self.accept(facts, credits)?;
                 self.request(facts, rx, inbox)
@@ -103,7 +102,7 @@ impl<C: RxConn> Wire<C> {
         rx: KBox<Rx<C>>,
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
-        let m = decode(rx.msg().bytes()).map_err(CloseReason::Message)?;
+        let m = decode(rx.bytes()).map_err(CloseReason::Message)?;
         check_identity(&m.env, &self.identity).map_err(CloseReason::Stale)?;
         let (credits, facts) = (m.env.credits, m.facts);
         self.receive_body(credits, facts, rx, inbox)
@@ -118,10 +117,8 @@ impl<C: RxConn> Wire<C> {
         rx: KBox<Rx<C>>,
         inbox: &mut RxQueue<C>,
     ) -> Result<(), CloseReason> {
-        let mut rx = rx;
-        let msg = rx.msg_mut();
-        let body = reparse(msg.bytes(), facts).map_err(CloseReason::Message)?;
-        let at = msg.at();
+        let body = reparse(rx.bytes(), facts).map_err(CloseReason::Message)?;
+        let at = rx.at();
         self.accept(facts, credits)?;
         let repost = match body {
             Body::Noop => Repost::Plain,
@@ -196,9 +193,8 @@ impl<C: RxConn> Wire<C> {
         self.credits
             .request_received()
             .map_err(CloseReason::Credits)?;
-        let msg = rx.msg_mut();
-        msg.judged(facts);
-        let replaced = self.replace(msg);
+        rx.judged(facts);
+        let replaced = self.replace(&mut rx);
         // The request counts even if its place in the receive queue cannot be filled: its sender may have got an
         // acknowledgement.
         inbox.push(rx);
@@ -210,7 +206,7 @@ impl<C: RxConn> Wire<C> {
     /// arrived counts. Every other message fails at its sender, which waits for an answer of this side.
     pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut RxQueue<C>) {
         let mut rx = rx;
-        let Ok(m) = decode(rx.msg().bytes()) else {
+        let Ok(m) = decode(rx.bytes()) else {
             return;
         };
         if check_identity(&m.env, &self.identity).is_err()
@@ -220,8 +216,7 @@ impl<C: RxConn> Wire<C> {
         }
         let taken = match m.body {
             Body::Immediate { .. } => {
-                let facts = m.facts;
-                rx.msg_mut().judged(facts);
+                rx.judged(m.facts);
                 let credited = self.credits.request_received().is_ok();
                 if credited {
                     inbox.push(rx);
@@ -255,11 +250,11 @@ impl<C: RxConn> Wire<C> {
     /// place stays empty until LNet gives the buffer back: the peer cannot notice, because its credit is withheld as
     /// long.
     #[inline(always)]
-    fn replace(&mut self, msg: &mut Received) -> Result<(), CloseReason> {
+    fn replace(&mut self, rx: &mut Rx<C>) -> Result<(), CloseReason> {
         let Some(spare) = self.buf_pool.take_spare() else {
             return Ok(());
         };
-        msg.replace();
+        rx.replace();
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         link.push_recv(spare).map_err(CloseReason::Post)
     }
