@@ -119,27 +119,14 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
 /// data.
 pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     let _nofs = NofsScope::enter();
-    let body = rx.facts().and_then(|facts| reparse(rx.bytes(), facts).ok());
-    let answer = match body {
-        Some(Body::PutReq { cookie, .. }) => Some((Op::PutNak, cookie, 0)),
-        Some(Body::GetReq { cookie, .. }) => Some((Op::GetDone, cookie, -errno::ENODATA)),
-        _ => None,
+    let facts = rx.facts();
+    let (op, cookie, status) = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
+        Some(Body::PutReq { cookie, .. }) => (Op::PutNak, cookie, 0),
+        Some(Body::GetReq { cookie, .. }) => (Op::GetDone, cookie, -errno::ENODATA),
+        _ => return conn.give_back(rx, Repost::ForPeer, true),
     };
-    let Some((op, cookie, status)) = answer else {
-        return conn.give_back(rx, Repost::ForPeer, true);
-    };
-    let done = DoneBody { cookie, status };
-    let what = |now| Transfer::new(None, now);
-    conn.answer(
-        (rx, &RecvRequest::none()),
-        Repost::ForPeer,
-        (op, 1),
-        what,
-        |_| match op {
-            Op::PutNak => BodyOut::PutNak(done),
-            _ => BodyOut::GetDone(done),
-        },
-    );
+    let taken = (rx, &RecvRequest::none());
+    conn.answer_status(taken, op, DoneBody { cookie, status }, &mut None);
 }
 
 /// Receives an IMMEDIATE, whose data has arrived. Allocates nothing.
@@ -207,10 +194,9 @@ fn recv_get(
     let _nofs = NofsScope::enter();
     let total = req.nob();
     if total == 0 {
+        m.finalize(0, LnetHealth::Ok);
         let done = DoneBody { cookie, status: 0 };
-        let what = |now| Transfer::new(Some(m.into()), now);
-        let body = |_| BodyOut::GetDone(done);
-        conn.answer((rx, req), Repost::ForPeer, (Op::GetDone, 1), what, body);
+        conn.answer_status((rx, req), Op::GetDone, done, &mut None);
         return Ok(());
     }
     // The time to map LNet's pages counts.
@@ -262,10 +248,39 @@ impl Conn {
         what: impl FnOnce(Timestamp) -> Transfer,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
-        let mut answered = self.ready(rx, how);
+        let mut rx = rx;
+        self.bring_back(&mut rx);
+        let mut answered = Some((rx, how));
         let sent = self.submit(op, what, (None, None), &mut answered, body);
         if let Err((mut transfer, why)) = sent {
             self.not_answered(answered, transfer.unmap_message(), req, why);
+        }
+    }
+
+    /// Answers a request as [`Conn::answer`] does, with a status and without data. Returns false if the request waits
+    /// for memory, or the connection ends; then `msg`, the message of the request, waits or ends, too.
+    #[cold]
+    fn answer_status(
+        self: &Arc<Self>,
+        (rx, req): TakenRx<'_>,
+        op: Op,
+        done: DoneBody,
+        msg: &mut Option<Message>,
+    ) -> bool {
+        let mut rx = rx;
+        self.bring_back(&mut rx);
+        let mut answered = Some((rx, Repost::ForPeer));
+        let what = |now| Transfer::new(None, now);
+        let body = |_| match op {
+            Op::PutNak => BodyOut::PutNak(done),
+            _ => BodyOut::GetDone(done),
+        };
+        match self.submit((op, 1), what, (None, None), &mut answered, body) {
+            Ok(()) => true,
+            Err((_, why)) => {
+                self.not_answered(answered, msg.take(), req, why);
+                false
+            }
         }
     }
 
@@ -280,6 +295,7 @@ impl Conn {
         msg: Option<Message>,
         why: NotReady,
     ) -> Recv {
+        let mut msg = msg;
         let patience_ms = self.ni.message_limit_ms() / 2;
         if matches!(why, NotReady::Short(_)) && rx.at().elapsed_ms() < patience_ms {
             self.not_answered(Some((rx, Repost::ForPeer)), msg, req, why);
@@ -294,19 +310,9 @@ impl Conn {
         }
         // Without an answer the peer would close the whole connection at its timeout.
         let status = e.to_errno();
-        let done = DoneBody { cookie, status };
-        let what = |now| Transfer::new(None, now);
-        let body = |_| match op {
-            Op::PutNak => BodyOut::PutNak(done),
-            _ => BodyOut::GetDone(done),
-        };
-        let mut answered = self.ready(rx, Repost::ForPeer);
-        match self.submit((op, 1), what, (None, None), &mut answered, body) {
-            Ok(()) => Err((msg, e)),
-            Err((_, why)) => {
-                self.not_answered(answered, msg, req, why);
-                Ok(())
-            }
+        match self.answer_status((rx, req), op, DoneBody { cookie, status }, &mut msg) {
+            true => Err((msg, e)),
+            false => Ok(()),
         }
     }
 
@@ -342,18 +348,6 @@ impl Conn {
         }
     }
 
-    /// Prepares the buffer of a request for its repost.
-    #[inline(always)]
-    fn ready(self: &Arc<Self>, rx: KBox<LnetRx>, how: Repost) -> Answered {
-        let mut rx = rx;
-        if rx.is_missed() {
-            self.bring_back(&mut rx);
-        }
-        Some((rx, how))
-    }
-}
-
-impl Conn {
     /// Counts that there was no memory for a request. Returns false if that is no news: the connection is closed, and
     /// LNet took the message too late; or the shortage was reported already.
     fn runs_short(&self, why: &NotReady) -> bool {

@@ -55,9 +55,16 @@ impl Conn {
 
     /// Maps a buffer again that was detached when LNet kept the message, if the connection needs it. If that fails, the
     /// connection has one spare fewer, or is closed because a place in the receive queue stays empty.
+    #[inline(always)]
+    pub(super) fn bring_back(self: &Arc<Self>, rx: &mut Rx<Self>) {
+        if rx.is_missed() {
+            self.attach(rx);
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    pub(super) fn bring_back(self: &Arc<Self>, rx: &mut Rx<Self>) {
+    fn attach(self: &Arc<Self>, rx: &mut Rx<Self>) {
         let _nofs = NofsScope::enter();
         let back = match self.with(|inner| inner.state.may_receive().then(|| inner.wire.hca())) {
             Some(Some(hca)) => rx.attach(&hca.device),
@@ -84,9 +91,7 @@ impl Conn {
     /// by itself.
     pub(super) fn give_back(self: &Arc<Self>, rx: KBox<Rx<Self>>, how: Repost, ring: bool) {
         let mut rx = rx;
-        if rx.is_missed() {
-            self.bring_back(&mut rx);
-        }
+        self.bring_back(&mut rx);
         let now = Timestamp::now();
         let mut left = None;
         let mut guard = self.lock();
