@@ -32,7 +32,7 @@
 //! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
-//! | [`queue_work`], [`timer_arm`], [`queue_upcall`] | queue the work items | any |
+//! | [`queue_work`], [`timer_arm`] | queue the work items | any |
 //! | [`route_check`] | whether the peer can be reached, over the device of the connection | process context |
 //! | [`cm`] | events of the CM | its work queue |
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
@@ -129,7 +129,6 @@ mod no_memory;
 mod no_memory_queue;
 mod pending_qp_events;
 mod prealloc_fifo;
-mod queue_upcall;
 mod queue_work;
 pub(crate) mod recv;
 mod repost;
@@ -371,6 +370,29 @@ impl Conn {
         self.call_next(inner);
     }
 
+    /// Queues the worker that calls LNet, if there is work for it. `now` decides whether it runs before ordinary tasks:
+    /// it is the time of the completion that caused the work.
+    #[inline]
+    fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
+        if has_job(inner) && self.upcall.add_work() {
+            self.queue_upper(self.upcall.has_priority(now));
+        }
+    }
+
+    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has noted in `upcall` that it
+    /// does: it is in one of the queues at a time.
+    fn queue_upper(self: &Arc<Self>, priority: bool) {
+        let upper = match priority {
+            true => &self.ni.workers.upper,
+            false => &self.ni.workers.upper_busy,
+        };
+        let _ = if self.near {
+            upper.enqueue::<Self, UPPER>(self.clone())
+        } else {
+            upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone())
+        };
+    }
+
     /// Returns the RDMA device of the connection.
     fn hca(&self) -> Result<Arc<Hca>> {
         self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
@@ -392,4 +414,16 @@ impl Conn {
             self.is_doubted.store(false, Relaxed);
         }
     }
+}
+
+/// Returns whether a request waits for LNet, and LNet may have it.
+#[inline]
+fn has_request(inner: &Inner) -> bool {
+    !inner.rx_queue.is_empty() && !inner.state.is_unpublished()
+}
+
+/// Returns whether the worker would find a job.
+#[inline]
+fn has_job(inner: &Inner) -> bool {
+    inner.wire.has_done() || has_request(inner)
 }

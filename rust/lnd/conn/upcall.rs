@@ -9,13 +9,7 @@
 //! Context: process. No lock is held across a call into LNet. LNet may send again from inside such a call; the transmit
 //! waits for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
 
-use core::{
-    fmt::{
-        self,
-        Display, //
-    },
-    mem::ManuallyDrop, //
-};
+use core::mem::ManuallyDrop;
 
 use kernel::{
     prelude::*,
@@ -24,10 +18,8 @@ use kernel::{
 };
 
 use super::{
-    queue_upcall::{
-        has_job,
-        has_request, //
-    },
+    has_job,
+    has_request,
     recv::discard,
     resend,
     rx::Rx,
@@ -58,13 +50,12 @@ use crate::{
         cause::Cause,
         lnet_hdr::{
             self,
-            HdrError,
             LnetHdr, //
         },
+        nid::Nid,
         wire::{
             reparse,
-            Body,
-            WireError, //
+            Body, //
         }, //
     },
     rdma::work::NofsScope, //
@@ -203,12 +194,8 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     if conn.ni.is_stopping() {
         return give_up(conn, rx, Cause::Shutdown);
     }
-    let rdma = match validate(&rx) {
-        Ok(rdma) => rdma,
-        Err(why) => {
-            log::bad_request(conn.nid(), &why);
-            return give_up(conn, rx, Cause::Protocol);
-        }
+    let Some(rdma) = validate(conn.nid(), &rx) else {
+        return give_up(conn, rx, Cause::Protocol);
     };
     let mut rx = rx;
     rx.lend(conn.clone());
@@ -258,43 +245,21 @@ fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     conn.end(cause);
 }
 
-/// Reason why a message is no valid request.
-enum BadRequest {
-    /// It does not parse, although it did before, in the wire half.
-    Wire(WireError),
-    /// The LNet header does not fit the o2ib message.
-    Header(HdrError),
-    /// It is an answer.
-    NotARequest,
-}
-
-impl Display for BadRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Wire(e) => e.fmt(f),
-            Self::Header(e) => e.fmt(f),
-            Self::NotARequest => f.write_str("not a request"),
+/// Checks the LNet header of a request against the kind of o2ib message it came in. Returns whether the data moves by
+/// RDMA; logs a fault.
+fn validate(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
+    let facts = rx.facts();
+    let checked = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
+        Some(Body::Immediate { hdr, payload }) => {
+            lnet_hdr::check_immediate(hdr, payload).map(|_| false)
         }
-    }
-}
-
-/// Checks the LNet header of a request against the kind of o2ib message it came in; returns whether the data moves by
-/// RDMA.
-fn validate(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
-    let facts = rx.facts().ok_or(BadRequest::NotARequest)?;
-    match reparse(rx.bytes(), facts).map_err(BadRequest::Wire)? {
-        Body::Immediate { hdr, payload } => {
-            lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
-            Ok(false)
+        Some(Body::PutReq { hdr, .. }) => lnet_hdr::check_put(hdr).map(|_| true),
+        Some(Body::GetReq { hdr, rd, .. }) => lnet_hdr::check_get(hdr, &rd).map(|_| true),
+        // Never happens: the wire half has decoded it, and queues only requests.
+        _ => {
+            log::bad_request(nid, &"not a request");
+            return None;
         }
-        Body::PutReq { hdr, .. } => {
-            lnet_hdr::check_put(hdr).map_err(BadRequest::Header)?;
-            Ok(true)
-        }
-        Body::GetReq { hdr, rd, .. } => {
-            lnet_hdr::check_get(hdr, &rd).map_err(BadRequest::Header)?;
-            Ok(true)
-        }
-        _ => Err(BadRequest::NotARequest),
-    }
+    };
+    checked.inspect_err(|why| log::bad_request(nid, why)).ok()
 }
