@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests of closed connections that LNet still retains, counted by address; [`crate::policy::retained_after_close`]
-//! has the rule.
+//! Requests of closed connections that LNet still retains, counted by address.
+//!
+//! The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
+//! that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
+//! addresses share a count ([`crate::policy::salted_hash`]): an address is excluded only if both of its counts are too
+//! large, and it hardly ever shares both with a hostile address.
 //!
 //! Context: any; no lock is needed.
 
 use kernel::prelude::*;
 
 use crate::{
-    policy::{
-        retained_after_close::{
-            are_too_many,
-            PARTS, //
-        },
-        salted_hash, //
-    },
+    policy::salted_hash,
     proto::nid::Nid,
     rdma::{
         atomic::{
@@ -25,49 +23,48 @@ use crate::{
     }, //
 };
 
-/// Number of tables of counts: an address that shares a count with a hostile address in one table hardly ever shares
-/// one in the other.
-const TABLES: usize = 2;
+/// Number of counts of a table: in a cluster of ten thousand nodes some twenty share one.
+const PARTS: usize = 512;
 
-/// Counts of retained requests of an NI.
-pub(crate) struct RetainedRx {
-    tables: [RetainedCounts; TABLES],
-}
+/// Retained requests of the addresses that share a count, from which on they get no new connection: those of sixteen
+/// connections with the largest queue depth, all retained.
+const MOST: u32 = 4096;
 
-/// Table of counts. Several addresses share each count.
+// An honest peer may lose that many connections while LNet is stuck.
+const _: () = assert!(16 * 255 < MOST);
+
+/// Table of counts.
 struct RetainedCounts {
     counts: KVec<Atomic<u32>>,
     salt: u64,
 }
 
-impl RetainedCounts {
-    fn new() -> Result<Self> {
-        let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
-        for _ in 0..PARTS {
-            counts.push(Atomic::new(0), GFP_KERNEL)?;
-        }
-        Ok(Self {
-            counts,
-            salt: random::u64(),
-        })
-    }
-
-    fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
-        self.counts
-            .get(salted_hash::index(nid.addr(), self.salt, self.counts.len()))
-    }
+/// Counts of retained requests of an NI.
+pub(crate) struct RetainedRx {
+    tables: [RetainedCounts; 2],
 }
 
 impl RetainedRx {
     /// Creates counts of zero. May sleep.
     pub(crate) fn new() -> Result<Self> {
+        let table = || -> Result<_> {
+            let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
+            for _ in 0..PARTS {
+                counts.push(Atomic::new(0), GFP_KERNEL)?;
+            }
+            let salt = random::u64();
+            Ok(RetainedCounts { counts, salt })
+        };
         Ok(Self {
-            tables: [RetainedCounts::new()?, RetainedCounts::new()?],
+            tables: [table()?, table()?],
         })
     }
 
     fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
-        self.tables.iter().filter_map(move |table| table.of(nid))
+        self.tables.iter().filter_map(move |table| {
+            let at = salted_hash::index(nid.addr(), table.salt, table.counts.len());
+            table.counts.get(at)
+        })
     }
 
     /// Counts `n` requests that LNet retains from a closed connection with `nid`.
@@ -87,7 +84,7 @@ impl RetainedRx {
 
     /// Returns whether `nid` gets no connection until LNet returns some requests.
     pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
-        self.of(nid).all(|count| are_too_many(count.load(Relaxed)))
+        self.of(nid).all(|count| count.load(Relaxed) >= MOST)
     }
 
     /// Returns the number of all retained requests.

@@ -42,7 +42,6 @@ pub mod queue_sizes;
 pub mod reconnect;
 pub mod request_rate;
 pub mod resend;
-pub mod retained_after_close;
 pub mod salted_hash;
 pub mod text_params;
 pub mod upcall_sched;

@@ -128,7 +128,7 @@ causes! {
     /// send to that peer; it reaches others.
     Denied, EIO, RemoteDropped, IS_OURS | IS_WANTED | DISCREDITS_RX,
         "denied by the parameter access";
-    /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_after_close`]). Our
+    /// LNet keeps too many requests of earlier connections of the peer (`rust/lnd/retained_after_close.rs`). Our
     /// NI has no part in it: LNet reaches other peers over it.
     Backlog, EBUSY, RemoteDropped, IS_OURS,
         "LNet retains too many requests of earlier connections";

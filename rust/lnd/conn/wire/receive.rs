@@ -216,7 +216,8 @@ impl<C: RxConn> Wire<C> {
         }
         let taken = match m.body {
             Body::Immediate { .. } => {
-                rx.judged(m.facts);
+                let facts = m.facts;
+                rx.judged(facts);
                 let credited = self.credits.request_received().is_ok();
                 if credited {
                     inbox.push(rx);
