@@ -18,18 +18,11 @@ use crate::{
         self,
         LingeringIds, //
     },
-    proto::nid::Nid,
-    rdma::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+    proto::nid::Nid, //
 };
 
 /// Closed connection that still has its CM id.
 pub(crate) trait Lingering: Sized {
-    /// Returns its place in the list, which [`LingeringConns`] writes.
-    fn place(&self) -> &Atomic<u32>;
-
     /// Returns the NID of the peer.
     fn nid(&self) -> Nid;
 
@@ -54,9 +47,8 @@ pub(crate) struct LingeringConns<C> {
 /// Connections whose ids wait, by what they waited for when they were listed. Thousands may wait for a route while a
 /// link is down, and few for an answer ([`cm_id_linger::has_room`]).
 struct LingeringLists<C> {
-    /// INVARIANT: [`Lingering::place`] of each is its place here. It changes under the mutex of the list.
-    mute: KVec<Arc<C>>,
     told: KVec<Arc<C>>,
+    mute: KVec<Arc<C>>,
 }
 
 impl<C: Lingering> LingeringLists<C> {
@@ -67,36 +59,6 @@ impl<C: Lingering> LingeringLists<C> {
 
     fn len(&self) -> usize {
         self.told.len().saturating_add(self.mute.len())
-    }
-
-    fn add_mute(&mut self, conn: &Arc<C>) -> bool {
-        let Ok(at) = u32::try_from(self.mute.len()) else {
-            return false;
-        };
-        let added = self.mute.push(conn.clone(), GFP_KERNEL).is_ok();
-        if added {
-            conn.place().store(at, Relaxed);
-        }
-        added
-    }
-
-    /// Takes a connection off the list. Takes constant time for a connection without a route.
-    fn remove(&mut self, conn: &Arc<C>) -> Option<Arc<C>> {
-        if let Some(at) = self.told.iter().position(|c| Arc::ptr_eq(c, conn)) {
-            return self.told.remove(at).ok();
-        }
-        let place = conn.place().load(Relaxed);
-        let at = usize::try_from(place).ok()?;
-        if !self.mute.get(at).is_some_and(|c| Arc::ptr_eq(c, conn)) {
-            return None;
-        }
-        // The last connection takes its place.
-        let last = self.mute.pop()?;
-        last.place().store(place, Relaxed);
-        match self.mute.get_mut(at) {
-            Some(there) => Some(core::mem::replace(there, last)),
-            None => Some(last),
-        }
     }
 }
 
@@ -126,10 +88,11 @@ impl<C: Lingering> LingeringConns<C> {
         if !cm_id_linger::has_room(mute, waiting.len(), alike) {
             return false;
         }
-        match mute {
-            true => waiting.add_mute(conn),
-            false => waiting.told.push(conn.clone(), GFP_KERNEL).is_ok(),
-        }
+        let waiting = match mute {
+            true => &mut waiting.mute,
+            false => &mut waiting.told,
+        };
+        waiting.push(conn.clone(), GFP_KERNEL).is_ok()
     }
 
     /// Handles added or removed routes: ids without a route wait for one, ids with a route send their DREQ.
@@ -149,11 +112,16 @@ impl<C: Lingering> LingeringConns<C> {
 
     /// Takes `conn` off the list.
     pub(crate) fn remove(&self, conn: &Arc<C>) {
-        let mut list = self.list.lock();
-        let waiting = (*list).as_mut();
-        let removed = waiting.and_then(|waiting| waiting.remove(conn));
-        drop(list);
-        drop(removed);
+        let Some(waiting) = &mut *self.list.lock() else {
+            return;
+        };
+        for list in [&mut waiting.told, &mut waiting.mute] {
+            if let Some(at) = list.iter().position(|c| Arc::ptr_eq(c, conn)) {
+                // The caller has another reference.
+                let _ = list.remove(at);
+                return;
+            }
+        }
     }
 
     /// Returns the number of ids that wait for the peer's answer.

@@ -39,13 +39,10 @@ use crate::{
         },
         nid::Nid, //
     },
-    rdma::{
-        atomic::Atomic,
-        cm::{
-            CmId,
-            CmLocked,
-            Reachability, //
-        }, //
+    rdma::cm::{
+        CmId,
+        CmLocked,
+        Reachability, //
     }, //
 };
 
@@ -215,10 +212,6 @@ impl Inner {
 impl Lingering for Conn {
     fn nid(&self) -> Nid {
         self.peer.nid
-    }
-
-    fn place(&self) -> &Atomic<u32> {
-        &self.parting_place
     }
 
     fn is_mute(&self) -> bool {

@@ -200,8 +200,6 @@ pub(crate) struct Conn {
     cm: CmState<Conn>,
     qp_notes: QpEvents,
     upcall: UpcallState,
-    /// Index in the list of lingering ids while its id waits ([`super::lingering`]).
-    parting_place: Atomic<u32>,
     /// The peer has not been heard on this connection since there was a reason to doubt it.
     is_doubted: Atomic<bool>,
     #[pin]
@@ -287,7 +285,6 @@ impl Conn {
                 cm <- CmState::new(),
                 qp_notes: QpEvents::new(),
                 upcall: UpcallState::new(),
-                parting_place: Atomic::new(0),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
                 blocking <- kernel::new_work!("Conn::blocking"),
