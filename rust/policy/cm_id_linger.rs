@@ -17,6 +17,13 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
+/// Time for which an id waits for the peer's DREP, in milliseconds. The CM resends a DREQ after 4.3 s, the CM of OFED
+/// after 17.2 s; on InfiniBand 2.1 s later.
+pub const LINGER_MS: u32 = 25_000;
+
+/// Milliseconds between two checks for a route to a peer that still needs a DREQ or reject.
+pub const ROUTE_CHECK_MS: u32 = 1000;
+
 /// Number of ids on one NI that may wait for an answer at the same time. A peer that is gone for good answers none;
 /// further ids are freed at once.
 const PARTING_MAX: usize = 32;
@@ -54,7 +61,7 @@ pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> LingeringIds
     all < half || (all < PARTING_MAX && of_peer < PARTING_OF_PEER)
 }
 
-/// State of the disconnect of one connection.
+/// Knowledge of the peer about the end of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LingerState {
     /// Nothing was sent.
@@ -67,121 +74,85 @@ enum LingerState {
     Heard,
     /// The id is no longer needed for the disconnect, or must be freed anyway.
     Over,
-    /// The connection is released, its id waits for the answer.
-    Waits,
-    /// The connection is released, its id waits for a route.
-    WaitsMute,
-    /// The id no longer waits: a caller that sees this frees it.
-    Leave,
 }
 
 /// Disconnect of one connection.
 #[derive(Clone, Copy, Debug)]
-pub struct CmIdLinger(LingerState);
+pub struct CmIdLinger {
+    state: LingerState,
+    /// The connection was released, and its id stayed.
+    stayed: bool,
+}
 
 impl CmIdLinger {
-    /// Creates the state of a new connection.
-    pub const fn new() -> Self {
-        Self(LingerState::Open)
-    }
+    /// State of a new connection.
+    pub const NEW: Self = Self {
+        state: LingerState::Open,
+        stayed: false,
+    };
 
     /// Notes that our DREQ is about to be sent, on a connection that was established.
     pub fn said(&mut self) {
-        self.0 = match self.0 {
-            LingerState::Open | LingerState::Mute => LingerState::Said,
-            LingerState::WaitsMute => LingerState::Waits,
+        self.state = match self.state {
+            LingerState::Open | LingerState::Said | LingerState::Mute => LingerState::Said,
             // Our DREQ is the answer, and needs none.
-            LingerState::Heard => LingerState::Over,
-            LingerState::Said | LingerState::Over | LingerState::Waits | LingerState::Leave => {
-                self.0
-            }
+            LingerState::Heard | LingerState::Over => LingerState::Over,
         };
     }
 
     /// Notes that there is no route to the peer. Nothing is sent for now, and an earlier message must not be repeated:
-    /// such an id does not wait. Returns true if the id waits already, and must be freed now.
-    #[must_use]
-    pub fn no_route(&mut self) -> bool {
-        match self.0 {
-            LingerState::Open | LingerState::Heard => self.0 = LingerState::Mute,
-            LingerState::Said => self.0 = LingerState::Over,
-            LingerState::Waits => {
-                self.0 = LingerState::Leave;
-                return true;
-            }
-            LingerState::Mute | LingerState::Over | LingerState::WaitsMute | LingerState::Leave => {
-            }
-        }
-        false
+    /// such an id does not wait.
+    pub fn no_route(&mut self) {
+        self.state = match self.state {
+            LingerState::Open | LingerState::Heard | LingerState::Mute => LingerState::Mute,
+            LingerState::Said | LingerState::Over => LingerState::Over,
+        };
     }
 
-    /// Notes a DREQ or DREP of the peer, or the end of TimeWait. Returns true if the id waited for it, and must be
-    /// freed now.
-    #[must_use]
-    pub fn heard(&mut self) -> bool {
-        let (next, waited) = match self.0 {
-            LingerState::Open | LingerState::Said => (LingerState::Heard, false),
-            LingerState::Waits => (LingerState::Leave, true),
+    /// Notes a DREQ or DREP of the peer, or the end of TimeWait.
+    pub fn heard(&mut self) {
+        self.state = match self.state {
+            LingerState::Said if self.stayed => LingerState::Over,
+            LingerState::Open | LingerState::Said | LingerState::Heard => LingerState::Heard,
             // An answer may be owed, and there was no route.
-            LingerState::Mute | LingerState::WaitsMute => (self.0, false),
-            LingerState::Heard | LingerState::Over | LingerState::Leave => (self.0, false),
+            LingerState::Mute => LingerState::Mute,
+            LingerState::Over => LingerState::Over,
         };
-        self.0 = next;
-        waited
     }
 
-    /// Notes that the device or the NI goes, or that it took too long. Returns true if the id waited, and must be freed
-    /// now.
-    #[must_use]
-    pub fn over(&mut self) -> bool {
-        let waited = self.waits();
-        self.0 = match self.0 {
-            LingerState::Waits | LingerState::WaitsMute | LingerState::Leave => LingerState::Leave,
-            LingerState::Open
-            | LingerState::Said
-            | LingerState::Mute
-            | LingerState::Heard
-            | LingerState::Over => LingerState::Over,
-        };
-        waited
-    }
-
-    /// Returns whether the peer has been notified and has not answered, or could not be notified.
-    pub fn unanswered(&self) -> bool {
-        matches!(self.0, LingerState::Said | LingerState::Mute)
-    }
-
-    /// Returns whether a message is to be sent once there is a route.
-    pub fn is_mute(&self) -> bool {
-        matches!(self.0, LingerState::Mute | LingerState::WaitsMute)
+    /// Notes that the device or the NI goes, that it took too long, or that nothing must be sent any more.
+    pub fn over(&mut self) {
+        self.state = LingerState::Over;
     }
 
     /// Notes that the connection is released. Returns true if the id stays.
     #[must_use]
     pub fn released(&mut self) -> bool {
-        self.0 = match self.0 {
-            LingerState::Said => LingerState::Waits,
-            LingerState::Mute => LingerState::WaitsMute,
-            LingerState::Open | LingerState::Heard | LingerState::Over => LingerState::Over,
-            LingerState::Waits | LingerState::WaitsMute | LingerState::Leave => self.0,
-        };
+        match self.is_unanswered() {
+            true => self.stayed = true,
+            false => self.state = LingerState::Over,
+        }
         self.waits()
+    }
+
+    /// Returns whether the peer has been notified and has not answered, or could not be notified.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self.state, LingerState::Said | LingerState::Mute)
+    }
+
+    /// Returns whether a message is to be sent once there is a route.
+    pub fn is_mute(&self) -> bool {
+        self.state == LingerState::Mute
     }
 
     /// Returns whether the id waits.
     pub fn waits(&self) -> bool {
-        matches!(self.0, LingerState::Waits | LingerState::WaitsMute)
+        self.stayed && self.is_unanswered()
     }
 
-    /// Returns whether the id has waited, and no longer waits.
+    /// Returns whether the id has waited, and no longer waits: a caller that sees this after a change frees it.
     pub fn leaves(&self) -> bool {
-        self.0 == LingerState::Leave
-    }
-}
-
-impl Default for CmIdLinger {
-    fn default() -> Self {
-        Self::new()
+        self.stayed && self.state == LingerState::Over
     }
 }
 
@@ -192,112 +163,126 @@ mod tests {
 
     #[test]
     fn an_unanswered_farewell_keeps_the_id() {
-        let mut f = CmIdLinger::new();
-        assert!(!f.unanswered());
+        let mut f = CmIdLinger::NEW;
+        assert!(!f.is_unanswered());
         f.said();
-        assert!(f.unanswered());
+        assert!(f.is_unanswered());
         assert!(!f.waits());
         assert!(f.released());
         assert!(f.waits());
         assert!(!f.leaves());
-        assert!(f.over());
-        assert!(!f.waits());
-        assert!(f.leaves());
-        assert!(!f.over());
+        f.over();
+        assert!(f.leaves() && !f.waits());
+        f.over();
         assert!(f.leaves());
     }
 
     #[test]
     fn an_answer_ends_the_waiting() {
-        let mut f = CmIdLinger::new();
+        let mut f = CmIdLinger::NEW;
         f.said();
         assert!(f.released());
-        assert!(f.heard());
+        f.heard();
         assert!(f.leaves());
-        assert!(!f.heard());
+        f.heard();
+        assert!(f.leaves());
     }
 
     #[test]
     fn dreq_of_the_peer_is_answered_when_a_route_exists() {
         // The peer's DREQ arrives first, and there is no route: the id is not freed yet, because that would send an
         // answer.
-        let mut f = CmIdLinger::new();
-        assert!(!f.heard());
-        assert!(!f.no_route());
+        let mut f = CmIdLinger::NEW;
+        f.heard();
+        assert!(!f.leaves());
+        f.no_route();
+        assert!(!f.leaves());
         assert!(f.is_mute());
         assert!(f.released());
-        assert!(!f.heard());
+        f.heard();
+        assert!(!f.leaves());
         assert!(f.waits() && f.is_mute());
         // It crosses ours.
-        let mut f = CmIdLinger::new();
+        let mut f = CmIdLinger::NEW;
         f.said();
-        assert!(!f.heard());
-        assert!(!f.no_route());
+        f.heard();
+        assert!(!f.leaves());
+        f.no_route();
+        assert!(!f.leaves());
         assert!(f.released());
         // It comes while there is none.
-        let mut f = CmIdLinger::new();
-        assert!(!f.no_route());
-        assert!(!f.heard());
+        let mut f = CmIdLinger::NEW;
+        f.no_route();
+        assert!(!f.leaves());
+        f.heard();
+        assert!(!f.leaves());
         assert!(f.released());
-        assert!(f.over());
+        f.over();
         assert!(f.leaves());
     }
 
     #[test]
     fn an_answer_before_the_release_does_not() {
-        let mut f = CmIdLinger::new();
+        let mut f = CmIdLinger::NEW;
         f.said();
-        assert!(!f.heard());
+        f.heard();
+        assert!(!f.leaves());
         assert!(!f.released());
-        assert!(!f.over());
+        f.over();
         assert!(!f.leaves());
     }
 
     #[test]
     fn id_does_not_linger_after_the_peers_dreq() {
-        let mut f = CmIdLinger::new();
-        assert!(!f.heard());
+        let mut f = CmIdLinger::NEW;
+        f.heard();
+        assert!(!f.leaves());
         f.said();
-        assert!(!f.unanswered());
+        assert!(!f.is_unanswered());
         assert!(!f.released());
     }
 
     #[test]
     fn id_without_a_route_is_kept() {
-        let mut f = CmIdLinger::new();
-        assert!(!f.no_route());
-        assert!(f.is_mute() && f.unanswered());
+        let mut f = CmIdLinger::NEW;
+        f.no_route();
+        assert!(!f.leaves());
+        assert!(f.is_mute() && f.is_unanswered());
         assert!(f.released());
         assert!(f.waits() && f.is_mute());
-        assert!(!f.no_route());
+        f.no_route();
+        assert!(!f.leaves());
         // There is one again.
         f.said();
         assert!(f.waits() && !f.is_mute());
-        assert!(f.over());
+        f.over();
         assert!(f.leaves());
     }
 
     #[test]
     fn dreq_is_not_repeated_without_a_route() {
-        let mut f = CmIdLinger::new();
+        let mut f = CmIdLinger::NEW;
         f.said();
-        assert!(!f.no_route());
-        assert!(!f.unanswered());
+        f.no_route();
+        assert!(!f.leaves());
+        assert!(!f.is_unanswered());
         assert!(!f.released());
-        let mut f = CmIdLinger::new();
+        let mut f = CmIdLinger::NEW;
         f.said();
         assert!(f.released());
-        assert!(f.no_route());
+        f.no_route();
         assert!(f.leaves());
-        assert!(!f.no_route());
+        f.no_route();
+        assert!(f.leaves());
     }
 
     #[test]
     fn a_mute_one_can_be_given_up() {
-        let mut f = CmIdLinger::new();
-        assert!(!f.no_route());
+        let mut f = CmIdLinger::NEW;
+        f.no_route();
+        assert!(!f.leaves());
         assert!(f.released());
-        assert!(f.over());
+        f.over();
         assert!(f.leaves());
     }
 
@@ -344,10 +329,10 @@ mod tests {
 
     #[test]
     fn an_attempt_that_failed_keeps_nothing() {
-        let mut f = CmIdLinger::new();
+        let mut f = CmIdLinger::NEW;
         assert!(!f.released());
         f.said();
-        assert!(!f.over());
+        f.over();
         assert!(!f.leaves());
     }
 }

@@ -293,13 +293,36 @@ impl ConnFsm {
     }
 
     /// Returns the state.
+    #[inline]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Returns whether messages may be sent.
+    #[inline]
+    pub fn is_up(&self) -> bool {
+        self.state == State::Established
+    }
+
+    /// Returns whether it is still an attempt.
+    pub fn is_attempt(&self) -> bool {
+        self.state < State::Established
+    }
+
+    /// Returns whether receive buffers may be posted.
+    #[inline]
+    pub fn may_receive(&self) -> bool {
+        self.state <= State::Established
     }
 
     /// Returns the cause of its end; `None` while it lives.
     pub fn cause(&self) -> Option<Cause> {
         self.cause
+    }
+
+    /// Returns the cause with which work under way ends.
+    pub fn end_cause(&self) -> Cause {
+        self.cause.unwrap_or(Cause::Flushed)
     }
 
     /// Returns the time limit of the next try to resolve the address, in milliseconds; 0 if there is none.

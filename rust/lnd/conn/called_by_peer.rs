@@ -14,11 +14,14 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::peer::{
-        conn_list::ConnListEntry,
-        Connection,
-        NotSent,
-        Peer, //
+    lnd::{
+        peer::{
+            conn_list::ConnListEntry,
+            Connection,
+            NotSent,
+            Peer, //
+        },
+        timestamp::Timestamp, //
     },
     lnet::{
         Message,
@@ -27,6 +30,7 @@ use crate::{
     policy::{
         connect_queue::ConnectPriority,
         link_state::transport_ms,
+        liveness::LOOK_MIN_MS,
         reconnect::PeerParams, //
     },
     proto::{
@@ -35,6 +39,25 @@ use crate::{
     },
     rdma::atomic::Relaxed, //
 };
+
+impl Conn {
+    /// Sends a NOOP, because the peer may have closed this connection, and its DREQ got lost; or another connection of
+    /// the peer broke. Other connections are preferred until the peer is heard on this one, or acknowledges the NOOP.
+    /// If it does neither, the transport's retries end the connection.
+    ///
+    /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
+    /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
+    fn probe_doubtful(self: &Arc<Self>, again: bool) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let recent = |then: Timestamp| then.elapsed_ms() < i64::from(LOOK_MIN_MS);
+        if inner.state.is_up() && (again || !inner.probed.is_some_and(recent)) {
+            inner.probed = Some(Timestamp::now());
+            self.set_doubted();
+            self.pump(inner, true);
+        }
+    }
+}
 
 impl Connection for Conn {
     fn open(
@@ -70,18 +93,18 @@ impl Connection for Conn {
     }
 
     fn fit_mtu(self: &Arc<Self>, mtu: u32) {
-        if self.cm.path_mtu() > mtu {
+        if self.path_mtu() > mtu {
             self.end(Cause::PathMtu);
         }
     }
 
     fn transport_ms(&self) -> Option<u64> {
-        let path = self.cm.known_path();
+        let path = self.with(|inner| inner.path);
         Some(transport_ms(path.ack_timeout?, path.retry_count?))
     }
 
     fn end_turn(&self) -> Option<ConnectPriority> {
-        self.with(|inner| inner.state.end_turn())
+        self.with(|inner| inner.turn.take())
     }
 
     fn overtaken(self: &Arc<Self>) {
@@ -92,34 +115,19 @@ impl Connection for Conn {
     }
 
     fn doubt(self: &Arc<Self>) {
-        // The peer may have closed this connection, and its DREQ got lost; or another connection of the peer broke.
-        // Other connections are preferred until the peer is heard on this one, or acknowledges a NOOP. If it does
-        // neither, the transport's retries end the connection. One answer is enough for several connections that come
-        // or go together.
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.state.is_up() && inner.timers.ask() {
-            self.set_doubted();
-            self.pump(inner, true);
-        }
+        self.probe_doubtful(false);
     }
 
     fn recheck(self: &Arc<Self>) {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.state.is_up() {
-            let _ = inner.timers.ask();
-            self.set_doubted();
-            self.pump(inner, true);
-        }
+        self.probe_doubtful(true);
     }
 
     fn ask(self: &Arc<Self>) {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        let sent_ms = inner.wire.sent_ms();
-        if inner.state.is_up() && inner.timers.probe_if_idle(sent_ms) {
-            if let Some(ms) = inner.timers.next_ms(sent_ms, self.ni.probe()) {
+        let ago = inner.elapsed();
+        if inner.state.is_up() && inner.liveness.ask(ago) {
+            if let Some(ms) = inner.liveness.next_ms(ago, self.ni.probe()) {
                 self.schedule_check(inner, ms);
             }
         }
@@ -134,7 +142,7 @@ impl Connection for Conn {
     }
 
     fn is_confirmed(&self) -> bool {
-        self.over_tcp || self.with(|inner| inner.dreq_wait.is_connected())
+        self.over_tcp || self.with(|inner| inner.connected)
     }
 
     fn is_active(&self) -> bool {
@@ -142,13 +150,13 @@ impl Connection for Conn {
     }
 
     fn heard_ms(&self) -> u64 {
-        let ago = self.with(|inner| inner.timers.idle_ms());
+        let ago = self.with(|inner| inner.idle_ms());
         let now_ms = self.ni.now_ms();
         now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
     }
 
     fn lived_ms(&self) -> u64 {
-        self.with(|inner| inner.state.lived_ms())
+        self.with(|inner| inner.lived_ms)
     }
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! End of a connection: no new messages, a DREQ to the peer, drain of the queue pair, release of all resources.
+//! End of a connection: no new messages, the transfers under way if it is closed on purpose, a DREQ to the peer, drain
+//! of the queue pair, release of all resources.
 //!
-//! Context: the workers ([`super::control_work`]), one at a time; may sleep. Resources are taken out under the
-//! connection lock and freed without it.
+//! Context: the workers ([`super::workers`]), one at a time; may sleep. Resources are taken out under the connection
+//! lock and freed without it.
 //!
 //! # Invariants
 //!
@@ -13,9 +14,9 @@
 use kernel::sync::Arc;
 
 use super::{
-    state::CloseSummary,
     wire::qp_handle::QpHandle,
-    Conn, //
+    Conn,
+    Inner, //
 };
 use crate::{
     lnd::{
@@ -24,53 +25,75 @@ use crate::{
         timestamp::Timestamp, //
     },
     lnet::uevent,
+    policy::link_state::{
+        may_end,
+        ConnActivity,
+        FINISH_LOOK_MS, //
+    },
     proto::{
         cause::Cause,
         conn_state::ConnEvent,
         reject::RetryWhy, //
     },
-    rdma::{
-        cm::Reachability,
-        device::DeviceName, //
-    }, //
+    rdma::device::DeviceName, //
 };
 
+/// Milliseconds that the device has to flush its queues. A device that takes longer is dead.
+const DRAIN_MS: u32 = 5_000;
+
 impl Conn {
+    /// Closes the connection for `cause` when the transfers under way have ended, and soon in any case.
+    pub(super) fn close_graceful(self: &Arc<Self>, cause: Cause) {
+        self.with(|inner| {
+            if inner.state.is_up() {
+                // An interface that goes down does not wait as long as an administrator.
+                let replaces = |(first, _)| cause == Cause::LinkDown && first != cause;
+                if inner.finishing.is_none_or(replaces) {
+                    inner.finishing = Some((cause, Timestamp::now()));
+                }
+                let _ = self.look_whether_finished(inner);
+            } else {
+                self.step(inner, ConnEvent::Fail(cause));
+            }
+        });
+        // LNet's next messages wait for the next connection. This must follow the begin of the close, which a caller
+        // that lists the connection checks afterwards ([`Conn::publish`]).
+        self.peer.unpublish(self);
+    }
+
+    /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does
+    /// not wait for them.
+    pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
+        let Some((cause, since)) = inner.finishing else {
+            return false;
+        };
+        let waited_ms = u64::try_from(since.elapsed_ms()).unwrap_or(0);
+        let still_ms = inner.idle_ms().min(inner.wire.sent_ms());
+        let under_way = ConnActivity {
+            transmits: inner.wire.has_pending(),
+            requests: inner.rx_queue.owed() > 0,
+            still_ms: u64::try_from(still_ms).unwrap_or(0),
+        };
+        if may_end(cause, under_way, waited_ms) {
+            self.step(inner, ConnEvent::Fail(cause));
+        } else {
+            self.rearm_timer(FINISH_LOOK_MS);
+        }
+        true
+    }
+
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     pub(super) fn close(self: &Arc<Self>) {
-        let (cause, made, asked, failed) = self.with(|inner| {
-            let asked = inner.dreq_wait.was_asked();
-            let failed = inner.state.attempt_failed();
-            (inner.state.cause(), inner.peer_has_it(), asked, failed)
-        });
+        let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.attempt_failed));
         self.peer.closing(self, failed);
         self.ni.leave(&self.made_with);
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
         }
-        // The connection was closed before the handler of the request took the id.
-        let id = self.cm.id();
-        if id.is_none() && !self.active {
-            self.with(|inner| inner.dreq_wait.owe_answer());
-        }
-        if let Some(id) = id {
-            let way = self.reachability(&id);
-            if made && way != Reachability::NoAddress {
-                // No id waits before the connection is released.
-                let _ = self.with(|inner| inner.dreq_wait.begin(way == Reachability::Reachable));
-            }
-            match (way, asked) {
-                (Reachability::Reachable, false) => {
-                    self.reject(&id, cause.unwrap_or(Cause::PeerClosed))
-                }
-                // Refused if it was never connected; the drain puts the queue pair into error anyway.
-                (Reachability::Reachable, true) => {
-                    let _ = id.disconnect();
-                }
-                (Reachability::NoRoute, false) => self.with(|inner| inner.dreq_wait.owe_answer()),
-                // The peer cannot be told: not now without a route, never without an address.
-                (Reachability::NoRoute, true) | (Reachability::NoAddress, _) => {}
-            }
+        match self.id() {
+            Some(id) => self.tell_end(&id, self.reachability(&id)),
+            // The connection was closed before the handler of the request took the id.
+            None => self.with(|inner| inner.owes_reject = true),
         }
         let drain = self.with(|inner| inner.wire.close());
         // Before the markers are posted: they may complete before this returns.
@@ -80,7 +103,7 @@ impl Conn {
             None => false,
         };
         if draining {
-            self.with(|inner| inner.timers.drains());
+            self.with(|inner| inner.begin_step(DRAIN_MS));
         } else {
             // There is no queue pair, or its regions are freed without a drain.
             self.event(ConnEvent::Drained);
@@ -114,7 +137,7 @@ impl Conn {
 
     /// Counts the connection as closed because the device refused a work request.
     fn refused_post(&self) {
-        let lived_ms = self.with(|inner| inner.state.lived_ms());
+        let lived_ms = self.with(|inner| inner.lived_ms);
         let ni = &self.ni;
         if !ni.device_health.refused_post(lived_ms, ni.now_ms()) {
             return;
@@ -131,8 +154,11 @@ impl Conn {
     pub(super) fn part(self: &Arc<Self>) {
         // The queue pair may have detected that first.
         let left_behind = self.is_elsewhere();
-        let epitaph = self.with(|inner| inner.state.epitaph());
-        if !self.wait_for_farewell() {
+        let (failed, retry, cause, rejected) = self.with(|inner| {
+            let cause = inner.state.cause().unwrap_or(Cause::PeerClosed);
+            (inner.attempt_failed, inner.retry, cause, inner.rejected)
+        });
+        if !self.wait_for_drep() {
             self.free_id();
         }
         let (hca, room) = self.with(|inner| {
@@ -147,15 +173,9 @@ impl Conn {
             (hca, room)
         });
         drop(room);
-        let CloseSummary {
-            failed,
-            retry,
-            cause,
-            rejected,
-        } = epitaph;
         // The MTU may have become smaller just now.
         let port_mtu = || hca.as_ref().and_then(|hca| hca.query_mtu());
-        let cause = cause.with_mtus(self.cm.path_mtu(), port_mtu);
+        let cause = cause.with_mtus(self.path_mtu(), port_mtu);
         // Maybe the last reference: then the protection domain is freed, which sleeps.
         drop(hca);
         let seen = &self.ni.close_stats;

@@ -21,6 +21,7 @@ use crate::{
     },
     policy::{
         close_log::rejected_name,
+        cm_id_linger::CmIdLinger,
         reconnect::{
             PeerParams,
             RetryReject, //
@@ -37,6 +38,7 @@ use crate::{
             Refused, //
         },
         conn_state::{
+            Actions,
             ConnEvent,
             State, //
         },
@@ -64,7 +66,7 @@ impl CmHandler for Conn {
             CmEvent::AddrTimeout => this.event(ConnEvent::AddrTimeout),
             CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
-                this.cm.learn_qpn(qpn);
+                this.with(|inner| inner.learn_qpn(qpn));
                 this.cm_established(id, private_data)
             }
             CmEvent::Rejected {
@@ -73,15 +75,15 @@ impl CmHandler for Conn {
             } => this.rejected(reason, private_data),
             CmEvent::ConnectError => this.connect_error(),
             CmEvent::Unreachable => {
-                let ms = this.with(|inner| inner.timers.step_ms());
+                let ms = this.with(|inner| inner.step_ms());
                 this.event(ConnEvent::unreachable(ms));
             }
             CmEvent::Disconnected | CmEvent::TimewaitExit => {
-                this.farewell_heard();
+                this.id_changed(CmIdLinger::heard);
                 this.event(ConnEvent::Disconnected);
             }
             CmEvent::DeviceRemoval => {
-                this.farewell_over();
+                this.id_changed(CmIdLinger::over);
                 this.end(Cause::DeviceGone);
             }
             CmEvent::AddrChange => this.end(Cause::AddressChanged),
@@ -91,14 +93,15 @@ impl CmHandler for Conn {
 
     fn released_in_handler(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
         let this: Arc<Self> = this.into();
-        this.cm.leave_late(id);
+        this.with(|inner| inner.late_id = Some(id));
         this.kick_blocking();
     }
 }
 
 impl Conn {
     fn addr_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
-        if !self.with(|inner| inner.state.address_resolved()) {
+        let actions = self.with(|inner| inner.state.on(ConnEvent::AddrResolved));
+        if !actions.has(Actions::RESOLVE_ROUTE) {
             return;
         }
         let (found, wanted) = (id.device(), self.hca());
@@ -123,9 +126,9 @@ impl Conn {
         let (asked, connecting, over) = self.with(|inner| {
             // For any CONNACK: the peer takes the connection for established, so at its end the CM resends the DREQ
             // until the peer answers.
-            inner.dreq_wait.connected();
+            inner.connected = true;
             let connecting = inner.state.state() == State::Connecting;
-            (inner.state.ask(), connecting, inner.state.cause().is_some())
+            (inner.asks(), connecting, inner.state.cause().is_some())
         });
         if over {
             self.established_after_close(id);
@@ -143,11 +146,12 @@ impl Conn {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;
-                inner.state.agreed(PeerParams {
+                inner.known = PeerParams {
                     stamp: agreed.stamp,
                     depth: agreed.depth,
                     frags: agreed.frags,
-                });
+                };
+                inner.is_agreed = true;
                 if inner.state.state() == State::Connecting {
                     self.step(inner, ConnEvent::Established);
                     self.received_early(inner);
@@ -199,18 +203,16 @@ impl Conn {
         }
         let cause = match reaction {
             Reaction::Retry(why, ask) => {
-                inner.state.invited(RetryReject {
-                    why,
-                    known: PeerParams {
-                        stamp: ask.stamp,
-                        depth: ask.depth,
-                        frags: ask.frags,
-                    },
-                });
+                let known = PeerParams {
+                    stamp: ask.stamp,
+                    depth: ask.depth,
+                    frags: ask.frags,
+                };
+                inner.retry = Some(RetryReject { why, known });
                 Cause::Refused
             }
             Reaction::Fail(why) => {
-                inner.state.refused(rejected_name(&why));
+                inner.rejected = Some(rejected_name(&why));
                 refusal_cause(why)
             }
         };
@@ -224,7 +226,8 @@ impl Conn {
     /// the peer would not answer a DREQ, and none is sent.
     fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
         if !inner.state.is_attempt() {
-            if inner.dreq_wait.over() {
+            inner.linger.over();
+            if inner.linger.leaves() {
                 self.kick_blocking();
             }
             self.step(inner, ConnEvent::Disconnected);
@@ -234,7 +237,19 @@ impl Conn {
             self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
             return None;
         }
-        Some(inner.state.ask())
+        Some(inner.asks())
+    }
+
+    /// Disconnects a connection that the CM has established after it was closed here: at the close there may have been
+    /// no connection to disconnect. So the driver sends a DREQ, and the id waits for the answer. In a handler of the
+    /// CM, which the release of the connection waits for.
+    fn established_after_close(self: &Arc<Self>, id: &CmLocked<'_>) {
+        let way = self.reachability_now(id.reachability());
+        if let Some(id) = self.id() {
+            self.tell_end(&id, way);
+        }
+        // The connection may have been released meanwhile, and its id wait for an answer to a DREQ that was never sent.
+        self.id_changed(|_| {});
     }
 }
 

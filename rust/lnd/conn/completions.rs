@@ -79,7 +79,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
         let mut rx = rx;
         rx.arrived(nob, self.now);
         self.inner.wire.count(Count::RecvCqes);
-        self.inner.timers.heard(self.now);
+        self.inner.heard(self.now);
         self.heard = true;
         self.conn.received(self.inner, rx);
     }
@@ -172,10 +172,10 @@ impl Conn {
     /// A peer that sends before this side's ESTABLISHED event is identified by that event, which comes all the same.
     /// Once LNet has asked the NI to stop, LNet takes no message.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.state.accepts_late_rx() || self.ni.is_stopping() {
+        if !inner.state.end_cause().accepts_late_rx() || self.ni.is_stopping() {
             return;
         }
-        if inner.state.is_agreed() {
+        if inner.is_agreed {
             inner.wire.receive_late(rx, &mut inner.rx_queue);
             self.queue_upcall(inner, Timestamp::now());
         } else {

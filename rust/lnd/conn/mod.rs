@@ -2,22 +2,22 @@
 
 //! Connection: one RC queue pair, its protocol state, and the work items that serve it.
 //!
-//! All mutable state is in [`Inner`], behind one BH spin lock. It has parts, each with private fields in its own file.
-//! The parts do not use each other, except that the wire half puts requests into the receive queue. This file holds the
-//! parts together, and turns the actions of the state machine into work.
+//! All mutable state is in [`Inner`], behind one BH spin lock. Its larger parts have private fields in their own files,
+//! and do not use each other, except that the wire half puts requests into the receive queue. This file holds the parts
+//! together, turns the actions of the state machine into work, and queues the work items.
 //!
 //! | part | content |
 //! |---|---|
-//! | [`state`] | state of the connection, and the steps that its workers still have to do |
-//! | [`dreq_wait`] | DREQ to the peer at the end, and how long the CM id waits |
+//! | [`crate::proto::conn_state`] | state of the connection, and the steps that its workers still have to do |
+//! | [`crate::policy::cm_id_linger`] | what the peer knows about the end, and whether the CM id waits |
+//! | [`crate::policy::liveness`] | whether a silent peer is to be probed |
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //! | [`no_memory_queue`] | messages and requests that wait for memory |
-//! | [`liveness`] | how long the peer has been silent |
 //!
-//! Outside the lock: the state of the worker that calls LNet ([`upcall_state`]), the state of the CM ([`cm_state`]),
-//! events of the queue pair from interrupts ([`pending_qp_events`]), and whether the peer may have closed the
-//! connection, which the peer object reads with its own lock held.
+//! Outside the lock: the state of the worker that calls LNet ([`upcall_state`]), events of the queue pair from
+//! interrupts ([`QpEvents`]), and whether the peer may have closed the connection, which the peer object reads with its
+//! own lock held.
 //!
 //! Operations on a connection, each in a file that uses this one:
 //!
@@ -31,10 +31,8 @@
 //! | [`repost`] | repost of receive buffers | as `recv` |
 //! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
-//! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
-//! | [`queue_work`], [`timer_arm`] | queue the work items | any |
-//! | [`route_check`] | whether the peer can be reached, over the device of the connection | process context |
-//! | [`cm`] | events of the CM | its work queue |
+//! | [`workers`], [`setup`], [`close`] | set-up to release, timer | work items |
+//! | [`cm`], [`cm_id`] | events of the CM; messages of the CM at the end, wait of the id | its work queue; work items |
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
 //! | [`called_by_peer`] | functions that the peer object calls | process context |
@@ -58,13 +56,8 @@ use kernel::{
 
 use self::{
     close_reason::CloseReason,
-    cm_state::CmState,
-    dreq_wait::DreqWait,
-    liveness::ConnTimers,
     no_memory_queue::MemoryQueue,
-    pending_qp_events::QpEvents,
     rx_queue::RxQueue,
-    state::ConnState,
     upcall_state::UpcallState,
     wire::Wire, //
 };
@@ -81,16 +74,29 @@ use super::{
 use crate::{
     lnet::dk::dk,
     policy::{
+        cm_id_linger::CmIdLinger,
         connect_queue::ConnectPriority,
-        reconnect::PeerParams,
+        liveness::{
+            Elapsed,
+            Liveness, //
+        },
+        mr_quota,
+        reconnect::{
+            PeerParams,
+            RetryReject, //
+        },
         upcall_sched::JobTurns, //
     },
     proto::{
         cause::Cause,
+        conn_req_check::Ask,
         conn_state::{
             Actions,
             ConnEvent,
+            ConnFsm,
             FirstSender,
+            PendingSteps,
+            Worker,
             FIRST_WORD_MS, //
         },
         nid::Nid,
@@ -99,13 +105,17 @@ use crate::{
     rdma::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
+        cm::CmId,
+        cm_path::Path,
         sync::{
             new_spinlock_bh,
             SpinLockBh,
             SpinLockBhGuard, //
         },
+        wc::QpEvent,
         work::{
             self,
             Cpu, //
@@ -117,36 +127,27 @@ mod called_by_peer;
 mod close;
 mod close_reason;
 mod cm;
-mod cm_state;
+mod cm_id;
 mod completions;
-mod control_work;
 mod doorbell;
-mod dreq_wait;
-mod graceful_close;
-mod liveness;
 mod mapping;
 mod no_memory;
 mod no_memory_queue;
-mod pending_qp_events;
 mod prealloc_fifo;
-mod queue_work;
 pub(crate) mod recv;
 mod repost;
 mod resend;
-mod route_check;
 mod rx;
 mod rx_queue;
 mod send;
 mod setup;
 pub(crate) mod snapshot;
-mod state;
 mod submit;
-mod timer;
-mod timer_arm;
 mod transfer;
 mod upcall;
 mod upcall_state;
 mod wire;
+mod workers;
 
 /// Id of the work item for short steps.
 const CONTROL: u64 = 1;
@@ -165,15 +166,172 @@ const CLOSING_MS: u32 = 1000;
 
 /// State that the connection lock protects.
 struct Inner {
-    state: ConnState,
-    dreq_wait: DreqWait,
+    /// State, which only [`Conn::step`] changes.
+    state: ConnFsm,
+    /// Actions of the state machine that the workers still have to do.
+    todo: PendingSteps,
+    /// Requested parameters, later the agreed ones.
+    known: PeerParams,
+    /// The parameters are agreed on: the incarnation of the peer is known.
+    is_agreed: bool,
+    /// The peer object knows that the connection is established.
+    is_published: bool,
+    /// This side's attempt, and other attempts wait in line for its end.
+    turn: Option<ConnectPriority>,
+    /// The attempt ended without a connection.
+    attempt_failed: bool,
+    /// Time at which it was established, if it ever was.
+    up: Option<Timestamp>,
+    /// Milliseconds for which it was established, once it is closed.
+    lived_ms: u64,
+    /// Reject of the peer that invited another attempt.
+    retry: Option<RetryReject>,
+    /// Reason of the peer's reject, in one word.
+    rejected: Option<&'static str>,
+    /// Reason of the close, until a worker logs it. INVARIANT: It is the reason of the latched cause.
+    fault: Option<CloseReason>,
+    /// Cause of a graceful close, which waits for the transfers under way, and the time of its begin.
+    finishing: Option<(Cause, Timestamp)>,
+
+    /// CM id. INVARIANT: It holds the connection as its handler: the cycle ends with [`Conn::free_id`]. Callers clone
+    /// it, and neither use nor drop it under the lock.
+    id: Option<Arc<CmId<Conn>>>,
+    /// Id whose other references were dropped inside one of its own handlers: the blocking worker frees it.
+    late_id: Option<CmId<Conn>>,
+    /// Number of the peer's queue pair, 0 if unknown.
+    peer_qpn: u32,
+    /// Path at the time when it was established: it does not change.
+    path: Path,
+    /// The driver has called the CM to connect or to accept.
+    asked: bool,
+    /// The CM has the peer's answer to this side's request, valid or not: for the peer it is a connection.
+    connected: bool,
+    /// The peer's request needs a reject, but there was no route, or no id yet.
+    owes_reject: bool,
+    linger: CmIdLinger,
+
+    /// Begin and time limit, in milliseconds, of the current step: of the handshake, of the drain, or of the wait for
+    /// the DREP.
+    limit: (Timestamp, u32),
+    liveness: Liveness,
+    last_recv: Timestamp,
+    /// Time of the last probe because the peer may have closed the connection.
+    probed: Option<Timestamp>,
+    /// Time of the last check for idle memory regions.
+    regions_seen: Timestamp,
+
     wire: Wire<Conn>,
     rx_queue: RxQueue<Conn>,
     waiting: MemoryQueue<Conn>,
     /// Task that calls LNet for the connection, or did so last.
     upcall_task: i32,
     turns: JobTurns,
-    timers: ConnTimers,
+}
+
+impl Inner {
+    /// Returns the parameters of this side's request.
+    fn asks(&self) -> Ask {
+        Ask {
+            depth: self.known.depth,
+            frags: self.known.frags,
+            stamp: self.known.stamp,
+        }
+    }
+
+    /// Returns whether LNet must wait for the peer object: an answer of LNet must find this connection, and not an
+    /// older connection that may be dead.
+    fn is_unpublished(&self) -> bool {
+        self.state.is_up() && !self.is_published
+    }
+
+    /// Notes the number of the peer's queue pair; 0: unknown.
+    fn learn_qpn(&mut self, qpn: u32) {
+        if qpn != 0 {
+            self.peer_qpn = qpn;
+        }
+    }
+
+    /// Begins a step, which may take `ms` milliseconds. The caller arms the timer.
+    fn begin_step(&mut self, ms: u32) {
+        self.limit = (Timestamp::now(), ms);
+    }
+
+    /// Returns the milliseconds since the step began.
+    fn step_ms(&self) -> i64 {
+        self.limit.0.elapsed_ms()
+    }
+
+    /// Returns the milliseconds that are left for the step; 0 if its time is over.
+    fn step_left_ms(&self) -> u32 {
+        let left = i64::from(self.limit.1).saturating_sub(self.step_ms());
+        u32::try_from(left).unwrap_or(0)
+    }
+
+    /// Notes that a valid message was received at `now`.
+    #[inline]
+    fn heard(&mut self, now: Timestamp) {
+        self.liveness.heard();
+        self.last_recv = now;
+    }
+
+    /// Returns the milliseconds since a valid message was received.
+    fn idle_ms(&self) -> i64 {
+        self.last_recv.elapsed_ms()
+    }
+
+    /// Returns the times since the last send and the last message.
+    fn elapsed(&self) -> Elapsed {
+        Elapsed {
+            sent: self.wire.sent_ms(),
+            heard: self.idle_ms(),
+        }
+    }
+
+    /// Returns whether a worker must check for idle memory regions.
+    fn has_idle_regions(&self) -> bool {
+        let held = self.wire.qp().map_or(0, |qp| qp.regions());
+        held > mr_quota::KEPT && self.regions_seen.elapsed_ms() >= mr_quota::LOOK_MS
+    }
+}
+
+/// Events that the queue pair has reported, possibly in hard interrupt context, and the control worker has not seen.
+struct QpEvents([(ConnEvent, Atomic<bool>); 3]);
+
+impl QpEvents {
+    /// Creates an empty set of events.
+    fn new() -> Self {
+        Self(
+            [
+                ConnEvent::EarlyTraffic,
+                ConnEvent::Fail(Cause::RemoteFault),
+                ConnEvent::Fail(Cause::LocalFault),
+            ]
+            .map(|event| (event, Atomic::new(false))),
+        )
+    }
+
+    /// Records an event. Returns false if the event has no meaning for a connection. Any context.
+    fn note(&self, event: QpEvent) -> bool {
+        let [comm_est, misused, broken] = &self.0;
+        let (_, flag) = match event {
+            QpEvent::CommEst => comm_est,
+            QpEvent::ReqErr | QpEvent::AccessErr => misused,
+            QpEvent::Fatal => broken,
+            QpEvent::SqDrained
+            | QpEvent::PathMig
+            | QpEvent::PathMigErr
+            | QpEvent::LastWqeReached
+            | QpEvent::Other(_) => return false,
+        };
+        let _ = flag.xchg(true, Full);
+        true
+    }
+
+    /// Takes the recorded events, as events of the connection.
+    fn take(&self) -> impl Iterator<Item = ConnEvent> + '_ {
+        let taken = |(event, flag): &(_, Atomic<bool>)| flag.xchg(false, Full).then_some(*event);
+        self.0.iter().filter_map(taken)
+    }
 }
 
 /// Connection to a peer.
@@ -196,8 +354,6 @@ pub(crate) struct Conn {
     queues: DeviceQueues,
     #[pin]
     inner: SpinLockBh<Inner>,
-    #[pin]
-    cm: CmState<Conn>,
     qp_notes: QpEvents,
     upcall: UpcallState,
     /// The peer has not been heard on this connection since there was a reason to doubt it.
@@ -258,15 +414,40 @@ impl Conn {
         let queues = hca.queues.clone();
         let live = ni.live()?;
         // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
+        let now = Timestamp::now();
         let inner = init!(Inner {
-            state: ConnState::new(FirstSender::over(over_tcp), known, turn),
-            dreq_wait: DreqWait::new(),
+            state: ConnFsm::new(FirstSender::over(over_tcp)),
+            todo: PendingSteps::NONE,
+            known,
+            // A passive connection has agreed to the peer's request.
+            is_agreed: !active,
+            is_published: false,
+            turn,
+            attempt_failed: false,
+            up: None,
+            lived_ms: 0,
+            retry: None,
+            rejected: None,
+            fault: None,
+            finishing: None,
+            id: None,
+            late_id: None,
+            peer_qpn: 0,
+            path: Path::UNKNOWN,
+            asked: false,
+            connected: false,
+            owes_reject: false,
+            linger: CmIdLinger::NEW,
+            limit: (now, 0),
+            liveness: Liveness::NEW,
+            last_recv: now,
+            probed: None,
+            regions_seen: now,
             wire <- Wire::new(identity, known.depth, hca, meter),
             rx_queue: RxQueue::EMPTY,
             waiting: MemoryQueue::EMPTY,
             upcall_task: 0,
             turns: JobTurns::default(),
-            timers: ConnTimers::new(),
         });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.
         let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
@@ -282,7 +463,6 @@ impl Conn {
                 made_with: ni.for_new_conn(),
                 queues,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
-                cm <- CmState::new(),
                 qp_notes: QpEvents::new(),
                 upcall: UpcallState::new(),
                 is_doubted: Atomic::new(false),
@@ -303,9 +483,9 @@ impl Conn {
         self.peer.nid
     }
 
-    /// Returns the path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
+    /// Returns the path MTU in bytes, 0 if unknown.
     pub(crate) fn path_mtu(&self) -> u32 {
-        self.cm.path_mtu()
+        self.with(|inner| inner.path.mtu).unwrap_or(0)
     }
 
     /// Runs `f` under the connection lock.
@@ -332,7 +512,10 @@ impl Conn {
     /// Closes the connection for `fault` with the lock already held; a worker logs it after the unlock.
     fn blame(self: &Arc<Self>, inner: &mut Inner, fault: CloseReason) {
         let cause = fault.cause();
-        inner.state.blame(fault);
+        // A later cause is a consequence of the first.
+        if inner.state.cause().is_none() {
+            inner.fault = Some(fault);
+        }
         self.step(inner, ConnEvent::Fail(cause));
     }
 
@@ -348,17 +531,26 @@ impl Conn {
         if actions == Actions::NONE {
             return;
         }
+        inner.todo.add(actions);
         if actions.has(Actions::AWAIT_WORD) {
-            inner.timers.begin_step(FIRST_WORD_MS);
+            inner.begin_step(FIRST_WORD_MS);
             self.rearm_timer(FIRST_WORD_MS);
         }
         if actions.has(Actions::ESTABLISH) {
             // The control worker publishes it.
-            let known = inner.state.known();
+            inner.up = Some(Timestamp::now());
+            let known = inner.known;
             let high_water = self.ni.high_water(known.depth);
             inner.wire.established(known.depth, high_water, known.stamp);
         }
+        if actions.has(Actions::FAIL_ATTEMPT) {
+            inner.attempt_failed = true;
+        }
         if actions.has(Actions::CLOSE) {
+            let lived_ms = inner.up.map_or(0, Timestamp::elapsed_ms);
+            inner.lived_ms = u64::try_from(lived_ms).unwrap_or(0);
+            // The time of the drain counts when the device has begun.
+            inner.begin_step(u32::MAX);
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
             inner.wire.cancel(inner.state.end_cause());
@@ -411,12 +603,83 @@ impl Conn {
             self.is_doubted.store(false, Relaxed);
         }
     }
+
+    /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
+    fn call_next(self: &Arc<Self>, inner: &Inner) {
+        match inner.todo.next() {
+            Some(Worker::Control) => self.kick_control(),
+            Some(Worker::Blocking) => self.kick_blocking(),
+            Some(Worker::QueuePair) => self.kick_queue_pair(),
+            None => {}
+        }
+    }
+
+    /// Queues the worker for calls into the device.
+    fn kick_queue_pair(self: &Arc<Self>) {
+        let queue = self.queues.queue_pairs();
+        let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
+    }
+
+    /// Queues the worker for short steps.
+    fn kick_control(self: &Arc<Self>) {
+        let queue = self.queues.steps();
+        let _ = queue.enqueue::<Self, CONTROL>(self.clone());
+    }
+
+    /// Queues the worker for steps that wait for LNet or for the CM.
+    fn kick_blocking(self: &Arc<Self>) {
+        let queue = self.queues.blocking();
+        let _ = queue.enqueue::<Self, BLOCKING>(self.clone());
+    }
+
+    /// Arms the timer for `ms` milliseconds, if it is not armed.
+    fn arm_timer(self: &Arc<Self>, ms: u32) {
+        let _ = work::queue_delayed::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Arms the timer for `ms` milliseconds, whether it is armed or not.
+    fn rearm_timer(self: &Arc<Self>, ms: u32) {
+        work::mod_delayed::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Cancels the timer; it may be running.
+    fn cancel_timer(self: &Arc<Self>) {
+        let _ = work::cancel::<Self, TIMER>(self);
+    }
+
+    /// Arms the timer to check an established connection in `ms` milliseconds, unless a graceful close is under way:
+    /// then the timer checks that, and sooner ([`Conn::look_whether_finished`]). Not later than the check of an idle
+    /// connection: this call may postpone that check, and deadlines with it.
+    fn schedule_check(self: &Arc<Self>, inner: &Inner, ms: u32) {
+        if inner.finishing.is_none() {
+            self.rearm_timer(ms.min(self.timer_ms()));
+        }
+    }
+
+    /// Returns the milliseconds between two checks of an idle connection: a deadline is noticed within 1.25 times its
+    /// value, or a second late if that is more.
+    fn timer_ms(&self) -> u32 {
+        let lnet = &self.ni.lnet;
+        let quarter = lnet.timeout().saturating_mul(250);
+        let keepalive = lnet
+            .keepalive()
+            .map_or(u32::MAX, |s| s.saturating_mul(1000));
+        quarter.min(keepalive).max(1000)
+    }
+
+    /// Runs the timer immediately: the time until a probe, or the time limit of a transmit, was changed.
+    pub(crate) fn check_now(self: &Arc<Self>) {
+        let inner = self.lock();
+        if inner.state.is_up() {
+            self.rearm_timer(0);
+        }
+    }
 }
 
 /// Returns whether a request waits for LNet, and LNet may have it.
 #[inline]
 fn has_request(inner: &Inner) -> bool {
-    !inner.rx_queue.is_empty() && !inner.state.is_unpublished()
+    !inner.rx_queue.is_empty() && !inner.is_unpublished()
 }
 
 /// Returns whether the worker would find a job.

@@ -41,7 +41,10 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_state::ConnEvent,
+        conn_state::{
+            Actions,
+            ConnEvent, //
+        },
         constants::{
             QueueDepth,
             CONN_MSG_LEN,
@@ -66,6 +69,7 @@ use crate::{
             Reachability, //
         },
         cm_event::Addr,
+        cm_path::Path,
         qp::{
             Qp,
             QpConfig, //
@@ -131,8 +135,10 @@ impl Conn {
     /// Begins the accept of a valid request, which came with this id, from a queue pair with that number. The worker
     /// accepts. Process context, in the handler of the listener.
     pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
-        self.cm.learn_qpn(qpn);
-        self.cm.set_id(id);
+        self.with(|inner| {
+            inner.learn_qpn(qpn);
+            inner.id = Some(id);
+        });
         self.event(ConnEvent::Requested);
         self.release_orphan_id();
     }
@@ -141,7 +147,7 @@ impl Conn {
     pub(super) fn resolve(self: &Arc<Self>) {
         let ms = self.with(|inner| inner.state.resolve_ms());
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
-        let asked = match self.cm.id() {
+        let asked = match self.id() {
             Some(id) => {
                 self.peer.does_not_answer(self);
                 id.resolve_addr(None, &dst, ms)
@@ -159,7 +165,7 @@ impl Conn {
         let (me, peer) = (self.ni.nid.addr(), self.nid().addr());
         let id = CmId::create(self.ni.net.as_rdma(), self.clone())?;
         let id = Arc::new(id, GFP_KERNEL)?;
-        self.cm.set_id(id.clone());
+        self.with(|inner| inner.id = Some(id.clone()));
         if params::use_privileged_port() {
             let src = Addr::v4(me, ecmp_source_port::first(peer, self.index.load(Relaxed)));
             id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
@@ -173,7 +179,7 @@ impl Conn {
     /// particular not the release, which ends the timer.
     fn begin_step(self: &Arc<Self>) {
         let ms = self.ni.connect_timeout_ms();
-        self.with(|inner| inner.timers.begin_step(ms));
+        self.with(|inner| inner.begin_step(ms));
         self.rearm_timer(ms.min(UNANSWERED_MS));
     }
 
@@ -181,7 +187,7 @@ impl Conn {
     pub(super) fn set_up(self: &Arc<Self>) {
         // The time for the address and the route does not count.
         self.begin_step();
-        let Some(id) = self.cm.id() else {
+        let Some(id) = self.id() else {
             return self.end(Cause::NoResources);
         };
         // The connection began at the moment when all others got the notice.
@@ -228,7 +234,7 @@ impl Conn {
             let over = self.with(|inner| {
                 let over = !inner.state.is_attempt();
                 if !over {
-                    inner.dreq_wait.asked();
+                    inner.asked = true;
                 }
                 over
             });
@@ -241,7 +247,7 @@ impl Conn {
             }
             id.accept(&param).map_err(|e| {
                 // The CM rejects by itself, except if the device is being removed: then the peer has no answer.
-                self.with(|inner| inner.dreq_wait.owe_answer());
+                self.with(|inner| inner.owes_reject = true);
                 e.into()
             })
         });
@@ -267,7 +273,7 @@ impl Conn {
 
     /// Writes the CONNREQ or CONNACK.
     fn handshake_message(&self, depth: QueueDepth, out: &mut [u8]) -> Result {
-        let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.state.known().frags));
+        let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.known.frags));
         let params = ConnParams {
             queue_depth: depth.wire(),
             max_frags: frags.get(),
@@ -289,7 +295,7 @@ impl Conn {
     #[inline(never)]
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
-        let wanted = self.with(|inner| inner.state.known().depth);
+        let wanted = self.with(|inner| inner.known.depth);
         let wanted = hca.deepest(wanted);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, close_log::now_ms());
@@ -348,7 +354,7 @@ impl Conn {
             inner.waiting = waiting;
             inner.wire.grow(&mut places);
             inner.wire.open(stock, limits, sq);
-            inner.state.ask_for(depth);
+            inner.known.depth = depth;
         });
         let filled = fill(&mut link, buffers, &mut supply);
         // Some receives may be posted though not all are: then the connection ends like any other, and the drain does
@@ -366,19 +372,21 @@ impl Conn {
 
     /// Opens the connection to the peer's messages.
     pub(super) fn publish(self: &Arc<Self>) {
-        let known = self.with(|inner| inner.state.known());
-        self.cm.learn_path();
-        self.with(|inner| {
+        let path = self.id().map_or(Path::UNKNOWN, |id| id.lock().path());
+        let known = self.with(|inner| {
+            inner.path = path;
             if inner.state.is_up() {
                 self.schedule_check(inner, self.timer_ms());
             }
+            inner.known
         });
         self.ni.enter(&self.made_with);
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
-            inner.state.publish();
+            inner.is_published = true;
+            inner.todo.add(Actions::HAND_OVER);
             self.queue_upcall(inner, Timestamp::now());
-            inner.dreq_wait.is_finishing()
+            inner.finishing.is_some()
         });
         if leaves {
             self.peer.unpublish(self);
@@ -391,7 +399,7 @@ impl Conn {
     /// Sends the messages that wait for a connection: over this one, unless it ends. After [`Conn::publish`], so that
     /// LNet has the peer's messages meanwhile. Calls LNet.
     pub(super) fn flush_pending(self: &Arc<Self>) {
-        let stays = self.with(|inner| inner.state.is_up() && !inner.dreq_wait.is_finishing());
+        let stays = self.with(|inner| inner.state.is_up() && inner.finishing.is_none());
         self.peer.flush_pending(stays.then_some(self));
     }
 }

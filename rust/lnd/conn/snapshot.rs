@@ -61,8 +61,7 @@ pub(crate) struct ConnDetails {
 impl Conn {
     /// Returns the counters for the snapshot `list`; `None` if that snapshot has them already.
     pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
-        let path = self.cm.known_path();
-        self.with(|inner| inner.wire.enter(list).then(|| self.snapshot(inner, path)))
+        self.with(|inner| inner.wire.enter(list).then(|| self.snapshot(inner)))
     }
 
     /// Returns the counters, the transmits, and the early messages. May sleep.
@@ -71,7 +70,6 @@ impl Conn {
             self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.early().count()));
         let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
         let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
-        let path = self.cm.known_path();
         let view = self.with(|inner| {
             inner.wire.list(&mut txs);
             for rx in inner.rx_queue.early() {
@@ -82,21 +80,21 @@ impl Conn {
                 };
                 let _ = early.push_within_capacity(RxView { kind, credits });
             }
-            self.snapshot(inner, path)
+            self.snapshot(inner)
         });
         Ok(ConnDetails { view, txs, early })
     }
 
-    fn snapshot(&self, inner: &Inner, path: Path) -> ConnSnapshot {
+    fn snapshot(&self, inner: &Inner) -> ConnSnapshot {
         ConnSnapshot {
             active: self.active,
             state: inner.state.state(),
             cause: inner.state.cause(),
             wire: inner.wire.numbers(),
             with_lnet: inner.rx_queue.owed(),
-            idle_ms: inner.timers.idle_ms(),
-            peer_qpn: self.cm.peer_qpn(),
-            path,
+            idle_ms: inner.idle_ms(),
+            peer_qpn: inner.peer_qpn,
+            path: inner.path,
             doubted: self.doubted(),
             number: inner.wire.meter().number(),
         }

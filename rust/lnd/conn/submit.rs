@@ -149,7 +149,7 @@ impl Conn {
                 Ok(BuildResult::Queued) => {}
                 Err((what, cause)) => break 'unsent (what, NotReady::Lost(cause)),
             }
-            if inner.timers.begin() {
+            if inner.liveness.begin() {
                 if let Some(probe) = self.ni.probe() {
                     self.schedule_check(inner, probe.ms());
                 }

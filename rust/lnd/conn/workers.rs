@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Workers of a connection, which execute what the state machine requests ([`Actions`]), from set-up to release; and
+//! its timer: an attempt that takes too long, a peer that does not send first, transmits that take too long, a silent
+//! peer, a DREQ without an answer.
+//!
+//! There are three workers, by what they wait for ([`Worker`]), each on a queue for items of its kind
+//! ([`crate::lnd::work_queues`]): short steps, which connections of other peers wait for; steps that call LNet or free
+//! a CM id; and steps that call into the device to create, close and destroy the queue pair.
+//!
+//! Context: only one worker runs at a time for one connection ([`crate::proto::conn_state::PendingSteps`]); all may
+//! sleep. The timer is a delayed work item. It is armed again only under the connection lock, except for the steps of
+//! an attempt, and only while the state that needs it lasts: a release, which cancels it, comes later.
+
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    Conn,
+    BLOCKING,
+    CLOSING_MS,
+    CONTROL,
+    QUEUE_PAIR,
+    TIMER, //
+};
+use crate::{
+    lnd::{
+        lingering::Lingering,
+        timestamp::Timestamp, //
+    },
+    policy::{
+        cm_id_linger::CmIdLinger,
+        liveness::Check, //
+    },
+    proto::conn_state::{
+        Actions,
+        ConnEvent,
+        State,
+        Worker, //
+    },
+    rdma::work::NofsScope, //
+};
+
+impl WorkItem<CONTROL> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        for event in this.qp_notes.take() {
+            this.event(event);
+        }
+        this.work(Worker::Control, |todo| {
+            if todo.has(Actions::RESOLVE) {
+                this.resolve();
+            }
+            if todo.has(Actions::SPEAK) {
+                this.speak();
+            }
+            if todo.has(Actions::ESTABLISH) {
+                this.publish();
+            }
+        });
+    }
+}
+
+impl WorkItem<BLOCKING> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.work(Worker::Blocking, |todo| {
+            if todo.has(Actions::HAND_OVER) {
+                this.flush_pending();
+            }
+            if todo.has(Actions::PART) {
+                this.part();
+            }
+        });
+        if this.with(|inner| inner.linger.leaves()) {
+            this.leave();
+        }
+        let late = this.with(|inner| inner.late_id.take());
+        drop(late);
+    }
+}
+
+impl WorkItem<QUEUE_PAIR> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.work(Worker::QueuePair, |todo| {
+            if todo.has(Actions::SET_UP) {
+                this.set_up();
+            }
+            if todo.has(Actions::CLOSE) {
+                this.close();
+            }
+            if todo.has(Actions::RELEASE) {
+                this.release();
+                this.with(|inner| inner.todo.add(Actions::PART));
+            }
+        });
+        this.give_back_region();
+    }
+}
+
+impl WorkItem<TIMER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        match inner.state.state() {
+            State::Init
+            | State::Resolving
+            | State::Connecting
+            | State::Accepting
+            | State::Called => match inner.step_left_ms() {
+                0 => this.step(inner, ConnEvent::Timeout),
+                ms => {
+                    this.rearm_timer(ms);
+                    let waits_for_peer = inner.state.state() == State::Accepting;
+                    drop(guard);
+                    if !this.holds_queue() {
+                        this.peer.does_not_answer(&this);
+                    }
+                    if waits_for_peer {
+                        this.peer.does_not_go_on();
+                    }
+                }
+            },
+            State::Established if this.look_whether_finished(inner) => {}
+            State::Established => {
+                let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
+                if let Some(cause) = inner.wire.overdue(limit) {
+                    return this.step(inner, ConnEvent::Fail(cause));
+                }
+                let (waits, ago) = (inner.wire.has_pending(), inner.elapsed());
+                // Read once: it may change in between.
+                let probe = this.ni.probe();
+                let keepalive = this.ni.lnet.keepalive();
+                let look = inner.liveness.look(waits, ago, probe, keepalive);
+                this.pump(inner, look != Check::Nothing);
+                let next_ms = inner.liveness.next_ms(inner.elapsed(), probe);
+                // Checks deadlines, too, however seldom silent peers are probed.
+                let idle_ms = this.timer_ms();
+                this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
+                if inner.has_idle_regions() {
+                    this.kick_queue_pair();
+                }
+                if look == Check::All {
+                    drop(guard);
+                    this.peer.probe_all();
+                }
+            }
+            State::Closing | State::Draining => {
+                drop(guard);
+                if !this.holds_queue() {
+                    this.peer.end_turn(&this);
+                }
+                let inner = this.lock();
+                // In state Dead the timer belongs to the wait for the peer's answer.
+                if inner.state.state() != State::Dead {
+                    this.rearm_timer(CLOSING_MS);
+                }
+                if inner.state.state() == State::Draining && inner.step_left_ms() == 0 {
+                    drop(inner);
+                    this.give_up_drain();
+                }
+            }
+            State::Dead if inner.linger.is_mute() => {
+                drop(guard);
+                this.look_for_route();
+            }
+            State::Dead if !inner.linger.waits() => {}
+            State::Dead => match inner.step_left_ms() {
+                0 => {
+                    drop(guard);
+                    this.id_changed(CmIdLinger::over);
+                }
+                ms => this.rearm_timer(ms),
+            },
+        }
+    }
+}
+
+impl Conn {
+    /// Runs `step` for the actions of `worker`, then queues another worker if there are actions for it.
+    fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
+        loop {
+            let (todo, fault) = self.with(|inner| {
+                let todo = inner.todo.take(worker);
+                if todo == Actions::NONE {
+                    self.call_next(inner);
+                }
+                (todo, inner.fault.take())
+            });
+            if let Some(fault) = fault {
+                fault.log_reason(self.nid());
+            }
+            if todo == Actions::NONE {
+                return;
+            }
+            step(todo);
+        }
+    }
+
+    /// Gives a memory region back to the device that was idle for long. Runs in the worker that destroys the queue
+    /// pair, so the queue pair stays.
+    fn give_back_region(&self) {
+        let qp = self.with(|inner| {
+            let due = inner.state.is_up() && inner.has_idle_regions();
+            if due {
+                inner.regions_seen = Timestamp::now();
+            }
+            inner.wire.qp().filter(|_| due)
+        });
+        if let Some(qp) = qp {
+            qp.drop_unused_mr();
+        }
+    }
+
+    /// Returns whether a slow attempt blocks others all the same: if connecting waits for the other side's TCP in the
+    /// queue that all queue pairs of the device share, too many waiting attempts would keep all other attempts from
+    /// their turn. That is siw; over adapters only the end of an attempt that the peer does not answer waits.
+    fn holds_queue(&self) -> bool {
+        self.over_tcp && self.near
+    }
+}
