@@ -7,16 +7,7 @@
 //! connection's lock, calls [`ConnFsm::on`], and performs the returned [`Actions`] in the order of their bits. Actions
 //! that may sleep queue the connection's worker.
 //!
-//! | event | Init..Connecting/Accepting | Called | Established | Closing, Draining | Dead |
-//! |---|---|---|---|---|---|
-//! | handshake step | next step | - | - | - | - |
-//! | address not resolved in time | resolve again, or fail the attempt | - | - | - | - |
-//! | established (CM) | establish, once; or Called | - | - | - | - |
-//! | COMM_EST, first receive | establish, once | establish, once | - | - | - |
-//! | the timer | fail the attempt | establish, once | - | - | - |
-//! | failure, rejection, disconnect, device removal, close | latch, fail the attempt, close | as before | latch, close | latch nothing, wait | - |
-//! | unreachable | as above | as before | ignored: RC retries decide | - | - |
-//! | drain started / drained | - / - | - / - | - / - | Draining / release | - |
+//! Documentation/state-tables.md prints the table.
 //!
 //! Over TCP ([`FirstSender::Caller`]) the passive side must not send first (RFC 5044, 7.1.2). A message that arrives
 //! before the caller's queue pair has the socket may stay there until more data arrives, or end the attempt. So a
@@ -163,18 +154,10 @@ impl Actions {
     /// event asks for it.
     pub const HAND_OVER: Self = Self(1024);
 
-    /// Actions of workers.
-    const WORK: Self = Self::CONTROL.and(Self::BLOCKING).and(Self::QUEUE_PAIR);
-    /// Short steps, for which other connections wait.
-    const CONTROL: Self = Self::RESOLVE.and(Self::SPEAK).and(Self::ESTABLISH);
-    /// Steps that call LNet, or wait for messages of the CM.
-    const BLOCKING: Self = Self::HAND_OVER.and(Self::PART);
-    /// Long calls into the device.
-    const QUEUE_PAIR: Self = Self::SET_UP.and(Self::CLOSE).and(Self::RELEASE);
     /// Steps that are useless once the connection is to be closed.
     const HANDSHAKE: Self = Self::RESOLVE.and(Self::SET_UP).and(Self::SPEAK);
 
-    /// Returns whether all of `other` is in the set.
+    /// Returns whether any of `other` is in the set.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -215,17 +198,18 @@ pub enum Worker {
 }
 
 impl Worker {
-    /// All workers, in the order of their turns.
-    const ALL: [Self; 3] = [Self::Control, Self::Blocking, Self::QueuePair];
-
-    /// Returns the steps that it does.
-    const fn actions(self) -> Actions {
-        match self {
-            Self::Control => Actions::CONTROL,
-            Self::Blocking => Actions::BLOCKING,
-            Self::QueuePair => Actions::QUEUE_PAIR,
-        }
-    }
+    /// All workers, in the order of their turns, with the steps that each does.
+    const ALL: [(Self, Actions); 3] = [
+        (
+            Self::Control,
+            Actions::RESOLVE.and(Actions::SPEAK).and(Actions::ESTABLISH),
+        ),
+        (Self::Blocking, Actions::HAND_OVER.and(Actions::PART)),
+        (
+            Self::QueuePair,
+            Actions::SET_UP.and(Actions::CLOSE).and(Actions::RELEASE),
+        ),
+    ];
 }
 
 impl PendingSteps {
@@ -235,10 +219,11 @@ impl PendingSteps {
         busy: None,
     };
 
-    /// Adds steps. Steps of the handshake are dropped if the connection is to be closed, because they take long and
-    /// would tell the peer of an ended connection. A promised [`Actions::ESTABLISH`] still reaches the peer object.
+    /// Adds steps; actions that no worker does have no effect here. Steps of the handshake are dropped if the
+    /// connection is to be closed, because they take long and would tell the peer of an ended connection. A promised
+    /// [`Actions::ESTABLISH`] still reaches the peer object.
     pub fn add(&mut self, actions: Actions) {
-        self.actions = self.actions.and(actions.only(Actions::WORK));
+        self.actions = self.actions.and(actions);
         if self.actions.has(Actions::CLOSE) {
             self.actions = self.actions.without(Actions::HANDSHAKE);
         }
@@ -247,13 +232,13 @@ impl PendingSteps {
     /// Takes the steps for `worker`, which calls again after them, until none is left. Returns nothing while another
     /// worker runs, or has its turn first.
     pub fn take(&mut self, worker: Worker) -> Actions {
+        let taken = match self.first() {
+            Some((first, actions)) if first == worker => actions,
+            _ => Actions::NONE,
+        };
         if self.busy.is_some_and(|busy| busy != worker) {
             return Actions::NONE;
         }
-        let taken = match self.first() {
-            Some(first) if first == worker => self.actions.only(worker.actions()),
-            _ => Actions::NONE,
-        };
         self.actions = self.actions.without(taken);
         self.busy = (taken != Actions::NONE).then_some(worker);
         taken
@@ -261,13 +246,15 @@ impl PendingSteps {
 
     /// Returns the worker to queue: none while one runs.
     pub fn next(&self) -> Option<Worker> {
-        self.first().filter(|_| self.busy.is_none())
+        let first = self.first().filter(|_| self.busy.is_none());
+        first.map(|(worker, _)| worker)
     }
 
-    /// Returns the worker that has its turn first.
-    fn first(&self) -> Option<Worker> {
-        let has_some = |worker: &Worker| self.actions.has(worker.actions());
-        Worker::ALL.into_iter().find(has_some)
+    /// Returns the worker that has its turn first, with its steps.
+    fn first(&self) -> Option<(Worker, Actions)> {
+        let steps = |(worker, its)| (worker, self.actions.only(its));
+        let mut all = Worker::ALL.into_iter().map(steps);
+        all.find(|(_, steps)| *steps != Actions::NONE)
     }
 }
 
