@@ -11,11 +11,7 @@
 
 use crate::proto::{
     broken,
-    constants::{
-        MaxFrags,
-        QueueDepth,
-        RACES_MAX, //
-    },
+    constants::RACES_MAX,
     reject::RetryWhy, //
 };
 
@@ -50,15 +46,7 @@ const LIVES_MS: u64 = 1000;
 const STILLBORN_MAX: u32 = 6;
 
 /// Parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerParams {
-    /// The peer's incarnation; 0 is unknown.
-    pub stamp: u64,
-    /// The queue depth to ask for.
-    pub depth: QueueDepth,
-    /// The number of fragments to ask for.
-    pub frags: MaxFrags,
-}
+pub use crate::proto::reject::Ask as PeerParams;
 
 /// Reject that invites another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -543,6 +531,10 @@ fn below(limit: u32, random: u32) -> u32 {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_reconnect))]
 mod tests {
     use super::*;
+    use crate::proto::constants::{
+        MaxFrags,
+        QueueDepth, //
+    };
 
     fn peer() -> ReconnectState {
         ReconnectState::new(PeerParams {

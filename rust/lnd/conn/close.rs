@@ -32,7 +32,10 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_state::ConnEvent,
+        conn_state::{
+            Actions,
+            ConnEvent, //
+        },
         reject::RetryWhy, //
     },
     rdma::device::DeviceName, //
@@ -120,7 +123,7 @@ impl Conn {
         self.event(ConnEvent::Drained);
     }
 
-    /// Frees the queue pair and its memory. Afterwards no key is valid.
+    /// Frees the queue pair and its memory. Afterwards no key is valid; [`Conn::part`] follows.
     pub(super) fn release(self: &Arc<Self>) {
         self.cancel_timer();
         // A sender that has mapped a sink still finds the queue pair, to free the sink.
@@ -133,6 +136,7 @@ impl Conn {
             self.refused_post();
         }
         drop(link);
+        self.with(|inner| inner.todo.add(Actions::PART));
     }
 
     /// Counts the connection as closed because the device refused a work request.

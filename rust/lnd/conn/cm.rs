@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Events of the connection manager, turned into events of the state machine.
+//! Connection and its CM: events of the CM, turned into events of the state machine; whether the peer can be reached;
+//! the DREQ or reject at the end, and the wait of the id for the DREP or for a route. [`crate::policy::cm_id_linger`]
+//! has the rules of that wait, and why no message of the CM may be sent without a route.
 //!
-//! Context: the CM's workqueue, under the id's handler mutex. Code here does not wait for another handler, and does not
-//! destroy an id. The connection lock is taken briefly.
+//! Context: events in the CM's workqueue, under the id's handler mutex: code there does not wait for another handler,
+//! and does not destroy an id. Other functions in process context; they may sleep. The connection lock is taken
+//! briefly, and the id freed without it: the drop of the last reference waits for the CM.
+//!
+//! # Invariants
+//!
+//! While the id waits, the connection is listed in [`crate::lnd::lingering`], and the timer is armed. The code that
+//! ends the wait under the lock frees the id.
 
 use kernel::sync::{
     Arc,
@@ -16,12 +24,17 @@ use super::{
 };
 use crate::{
     lnd::{
+        lingering::Lingering,
         log,
         ni::DeviceHint, //
     },
     policy::{
         close_log::rejected_name,
-        cm_id_linger::CmIdLinger,
+        cm_id_linger::{
+            CmIdLinger,
+            LINGER_MS,
+            ROUTE_CHECK_MS, //
+        },
         reconnect::{
             PeerParams,
             RetryReject, //
@@ -32,23 +45,27 @@ use crate::{
         conn_req_check::{
             react_to_reject,
             validate_conn_ack,
-            Ask,
             Expected,
+            NiView,
             Reaction,
+            Refusal,
             Refused, //
         },
         conn_state::{
             Actions,
             ConnEvent,
-            State, //
+            State,
+            Worker, //
         },
+        nid::Nid,
         reject::RetryWhy, //
     },
     rdma::{
         cm::{
             CmHandler,
             CmId,
-            CmLocked, //
+            CmLocked,
+            Reachability, //
         },
         cm_event::CmEvent, //
     }, //
@@ -94,7 +111,7 @@ impl CmHandler for Conn {
     fn released_in_handler(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
         let this: Arc<Self> = this.into();
         this.with(|inner| inner.late_id = Some(id));
-        this.kick_blocking();
+        this.kick(Worker::Blocking);
     }
 }
 
@@ -128,7 +145,7 @@ impl Conn {
             // until the peer answers.
             inner.connected = true;
             let connecting = inner.state.state() == State::Connecting;
-            (inner.asks(), connecting, inner.state.cause().is_some())
+            (inner.known, connecting, inner.state.cause().is_some())
         });
         if over {
             self.established_after_close(id);
@@ -202,18 +219,16 @@ impl Conn {
             return;
         }
         let cause = match reaction {
-            Reaction::Retry(why, ask) => {
-                let known = PeerParams {
-                    stamp: ask.stamp,
-                    depth: ask.depth,
-                    frags: ask.frags,
-                };
+            Reaction::Retry(why, known) => {
                 inner.retry = Some(RetryReject { why, known });
                 Cause::Refused
             }
             Reaction::Fail(why) => {
                 inner.rejected = Some(rejected_name(&why));
-                refusal_cause(why)
+                match why {
+                    Refused::NoListener => Cause::NoListener,
+                    _ => Cause::Refused,
+                }
             }
         };
         self.step(inner, ConnEvent::Fail(cause));
@@ -224,11 +239,11 @@ impl Conn {
     /// The peer may reject a connection that is established here: a passive side that closes it before it has the
     /// answer to its REP rejects it. That closes the connection like any other cause. The CM does not know it any more:
     /// the peer would not answer a DREQ, and none is sent.
-    fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
+    fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<PeerParams> {
         if !inner.state.is_attempt() {
             inner.linger.over();
             if inner.linger.leaves() {
-                self.kick_blocking();
+                self.kick(Worker::Blocking);
             }
             self.step(inner, ConnEvent::Disconnected);
             return None;
@@ -237,7 +252,7 @@ impl Conn {
             self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
             return None;
         }
-        Some(inner.asks())
+        Some(inner.known)
     }
 
     /// Disconnects a connection that the CM has established after it was closed here: at the close there may have been
@@ -253,9 +268,243 @@ impl Conn {
     }
 }
 
-fn refusal_cause(why: Refused) -> Cause {
-    match why {
-        Refused::NoListener => Cause::NoListener,
-        _ => Cause::Refused,
+impl Inner {
+    /// Returns whether it is, or was, a connection for the peer. If the peer's answer was invalid, it may be one for
+    /// the peer only.
+    fn peer_has_it(&self) -> bool {
+        !self.attempt_failed || self.connected
+    }
+
+    /// Notes that the DREQ is about to be sent. The id may have waited for the route for long: the wait for the answer
+    /// has its own time.
+    fn sends_dreq(&mut self) {
+        if self.linger.waits() {
+            self.begin_step(LINGER_MS);
+        }
+        self.linger.said();
+    }
+}
+
+impl Conn {
+    /// Returns the id, while there is one.
+    pub(super) fn id(&self) -> Option<Arc<CmId<Self>>> {
+        self.with(|inner| inner.id.clone())
+    }
+
+    /// Returns whether a message can reach the peer. While the next device of the NI's address is unknown, a software
+    /// device must not send: the GID may go before the message does.
+    pub(super) fn reachability(&self, id: &CmId<Self>) -> Reachability {
+        self.reachability_now(id.reachability())
+    }
+
+    /// Returns whether a message can reach the peer, by what the CM has just returned. Does not sleep.
+    pub(super) fn reachability_now(&self, now: Reachability) -> Reachability {
+        let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
+        if now == Reachability::Reachable && self.ni.is_unsettled() && software() {
+            return Reachability::NoRoute;
+        }
+        now
+    }
+
+    /// Returns whether the NI has another device by now, or the address has left the device of the connection.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        if let (Ok(old), Ok(new)) = (self.hca(), self.ni.hca()) {
+            if !Arc::ptr_eq(&old, &new) {
+                return true;
+            }
+        }
+        // Last, because it waits for the handlers of the id. On iWARP a connect may hold the id for minutes, and there
+        // is no GID to check.
+        if self.over_tcp {
+            return false;
+        }
+        self.id()
+            .is_some_and(|id| id.reachability() == Reachability::NoAddress)
+    }
+
+    /// Sends the DREQ, or the reject of the peer's request, or notes that it is due once there is a route. In a handler
+    /// of the CM, too.
+    pub(super) fn tell_end(&self, id: &CmId<Self>, way: Reachability) {
+        let (asked, cause) = self.with(|inner| {
+            let made = inner.peer_has_it();
+            match way {
+                Reachability::Reachable if made => inner.sends_dreq(),
+                Reachability::NoRoute => {
+                    if made {
+                        inner.linger.no_route();
+                    }
+                    inner.owes_reject |= !inner.asked;
+                }
+                // The peer can never be told without an address.
+                Reachability::Reachable | Reachability::NoAddress => {}
+            }
+            (inner.asked, inner.state.end_cause())
+        });
+        match (way, asked) {
+            // Refused if it was never connected, or is disconnected; the drain puts the queue pair into error anyway.
+            (Reachability::Reachable, true) => {
+                let _ = id.disconnect();
+            }
+            (Reachability::Reachable, false) => self.reject(id, cause),
+            (Reachability::NoRoute | Reachability::NoAddress, _) => {}
+        }
+    }
+
+    /// Rejects, for `cause`, a request that was taken and will not be accepted (passive side).
+    fn reject(&self, id: &CmId<Self>, cause: Cause) {
+        if self.active {
+            return;
+        }
+        let ni = NiView {
+            nid: self.ni.nid,
+            stamp: self.ni.stamp,
+            peer_credits: self.ni.depth(),
+            active: true,
+        };
+        let refusal = Refusal::of_taken(cause).reject(Some(&ni));
+        let _ = id.reject(&refusal.encode());
+    }
+
+    /// Keeps the id of a released connection until the peer has answered the DREQ, which the CM resends, or until there
+    /// is a route for the DREQ, if either is needed. Returns whether the id stays.
+    pub(super) fn wait_for_drep(self: &Arc<Self>) -> bool {
+        let way = self
+            .id()
+            .map_or(Reachability::Reachable, |id| self.reachability(&id));
+        if way == Reachability::NoAddress {
+            // The peer can never be told, and the CM must not resend earlier messages.
+            return false;
+        }
+        let mute = self.with(|inner| {
+            // The CM rejects a request of the peer that was not accepted when the id is freed.
+            let speaks = !self.active || inner.asked;
+            let no_route = speaks && way == Reachability::NoRoute;
+            if no_route {
+                inner.linger.no_route();
+            }
+            let waits = inner.linger.is_unanswered();
+            waits.then_some(inner.linger.is_mute())
+        });
+        let Some(mute) = mute else { return false };
+        // Listed before the wait begins, so that a shutdown never misses it.
+        if !self.peer.peers.lingering.add(self, mute) {
+            return false;
+        }
+        let waits = self.with(|inner| {
+            let waits = inner.linger.released();
+            if waits {
+                inner.begin_step(LINGER_MS);
+                // Under the lock: the code that ends the wait cancels it.
+                self.rearm_timer(match inner.linger.is_mute() {
+                    true => ROUTE_CHECK_MS,
+                    false => LINGER_MS,
+                });
+            }
+            waits
+        });
+        if !waits {
+            self.peer.peers.lingering.remove(self);
+        }
+        waits
+    }
+
+    /// Frees the id. If a request of the peer could not be rejected before, rejects it with the cause: the CM by itself
+    /// gives none, and the peer takes that for a node that does not know the protocol. Not inside one of the id's
+    /// handlers.
+    pub(super) fn free_id(&self) {
+        // The id may not be stored yet, and the code that stores it frees it.
+        let Some(id) = self.id() else { return };
+        let owed = self.with(|inner| {
+            let owes = core::mem::take(&mut inner.owes_reject);
+            owes.then(|| inner.state.end_cause())
+        });
+        if let Some(cause) = owed {
+            self.reject(&id, cause);
+        }
+        drop(id);
+        let id = self.with(|inner| inner.id.take());
+        drop(id);
+    }
+
+    /// Drops the id if the connection was released before the id was stored: the peer lists a passive connection before
+    /// the id is taken, so an administrator can close it in between. The id and the connection hold each other, and no
+    /// other code would break the cycle.
+    pub(super) fn release_orphan_id(&self) {
+        // Either the release, which follows this state, finds the id, or this code sees the state.
+        if self.with(|inner| inner.state.state() == State::Dead) {
+            self.free_id();
+        }
+    }
+
+    /// Frees an id that has waited.
+    pub(super) fn leave(self: &Arc<Self>) {
+        self.cancel_timer();
+        self.free_id();
+        self.peer.peers.lingering.remove(self);
+    }
+
+    /// Notes what happened to the disconnect, and requests that a worker frees an id that waited for it. In a handler
+    /// of the CM, too.
+    pub(super) fn id_changed(self: &Arc<Self>, change: impl FnOnce(&mut CmIdLinger)) {
+        let leaves = self.with(|inner| {
+            change(&mut inner.linger);
+            inner.linger.leaves()
+        });
+        if leaves {
+            self.kick(Worker::Blocking);
+        }
+    }
+}
+
+impl Lingering for Conn {
+    fn nid(&self) -> Nid {
+        self.peer.nid
+    }
+
+    fn is_mute(&self) -> bool {
+        self.with(|inner| inner.linger.is_mute())
+    }
+
+    fn look_for_route(self: &Arc<Self>) {
+        let Some(id) = self.id() else { return };
+        let way = self.reachability(&id);
+        match way {
+            Reachability::NoAddress => self.id_changed(CmIdLinger::over),
+            Reachability::NoRoute => {
+                self.id_changed(CmIdLinger::no_route);
+                self.with(|inner| {
+                    if inner.linger.waits() {
+                        self.rearm_timer(ROUTE_CHECK_MS);
+                    }
+                });
+            }
+            Reachability::Reachable => {
+                let (waited, made) = self.with(|inner| {
+                    let waited = inner.linger.waits() && inner.linger.is_mute();
+                    let made = inner.peer_has_it();
+                    if waited && made {
+                        inner.sends_dreq();
+                        self.rearm_timer(LINGER_MS);
+                    }
+                    (waited, made)
+                });
+                if waited && !made {
+                    // Freeing the id tells the peer.
+                    self.id_changed(CmIdLinger::over);
+                } else if waited {
+                    let _ = id.disconnect();
+                }
+            }
+        }
+    }
+
+    fn end_farewell(self: &Arc<Self>) {
+        let leaves = self.with(|inner| {
+            inner.linger.over();
+            inner.linger.leaves()
+        });
+        if leaves {
+            self.leave();
+        }
     }
 }

@@ -28,7 +28,8 @@ use crate::{
         cause::Cause,
         conn_state::{
             ConnEvent,
-            State, //
+            State,
+            Worker, //
         }, //
     },
     rdma::{
@@ -132,7 +133,7 @@ impl QpHandler for Conn {
     fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
         if this.qp_notes.note(event) {
             let this: Arc<Self> = this.into();
-            this.kick_control();
+            this.kick(Worker::Control);
         }
     }
 }

@@ -32,7 +32,7 @@
 //! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`], [`close`] | set-up to release, timer | work items |
-//! | [`cm`], [`cm_id`] | events of the CM; messages of the CM at the end, wait of the id | its work queue; work items |
+//! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
 //! | [`called_by_peer`] | functions that the peer object calls | process context |
@@ -89,7 +89,6 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_req_check::Ask,
         conn_state::{
             Actions,
             ConnEvent,
@@ -127,7 +126,6 @@ mod called_by_peer;
 mod close;
 mod close_reason;
 mod cm;
-mod cm_id;
 mod completions;
 mod doorbell;
 mod mapping;
@@ -229,15 +227,6 @@ struct Inner {
 }
 
 impl Inner {
-    /// Returns the parameters of this side's request.
-    fn asks(&self) -> Ask {
-        Ask {
-            depth: self.known.depth,
-            frags: self.known.frags,
-            stamp: self.known.stamp,
-        }
-    }
-
     /// Returns whether LNet must wait for the peer object: an answer of LNet must find this connection, and not an
     /// older connection that may be dead.
     fn is_unpublished(&self) -> bool {
@@ -606,30 +595,19 @@ impl Conn {
 
     /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
     fn call_next(self: &Arc<Self>, inner: &Inner) {
-        match inner.todo.next() {
-            Some(Worker::Control) => self.kick_control(),
-            Some(Worker::Blocking) => self.kick_blocking(),
-            Some(Worker::QueuePair) => self.kick_queue_pair(),
-            None => {}
+        if let Some(worker) = inner.todo.next() {
+            self.kick(worker);
         }
     }
 
-    /// Queues the worker for calls into the device.
-    fn kick_queue_pair(self: &Arc<Self>) {
-        let queue = self.queues.queue_pairs();
-        let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
-    }
-
-    /// Queues the worker for short steps.
-    fn kick_control(self: &Arc<Self>) {
-        let queue = self.queues.steps();
-        let _ = queue.enqueue::<Self, CONTROL>(self.clone());
-    }
-
-    /// Queues the worker for steps that wait for LNet or for the CM.
-    fn kick_blocking(self: &Arc<Self>) {
-        let queue = self.queues.blocking();
-        let _ = queue.enqueue::<Self, BLOCKING>(self.clone());
+    /// Queues a worker. Any context.
+    fn kick(self: &Arc<Self>, worker: Worker) {
+        let (queues, this) = (&self.queues, self.clone());
+        let _ = match worker {
+            Worker::Control => queues.steps().enqueue::<Self, CONTROL>(this),
+            Worker::Blocking => queues.blocking().enqueue::<Self, BLOCKING>(this),
+            Worker::QueuePair => queues.queue_pairs().enqueue::<Self, QUEUE_PAIR>(this),
+        };
     }
 
     /// Arms the timer for `ms` milliseconds, if it is not armed.

@@ -50,7 +50,6 @@ use crate::{
             CONN_MSG_LEN,
             MSG_SIZE_WIRE, //
         },
-        nid::Nid,
         reject::Refused,
         tx_table::NOOP_SLOTS,
         wire::{
@@ -86,33 +85,28 @@ const MIN_RNR_TIMER: u8 = 18;
 /// the provider for long, and its retransmissions make the host busier.
 const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 
-/// Failed step of a set-up, and its error.
-enum SetupError {
-    /// A step, as the words after `cannot`.
-    Step(&'static str, Error),
-    /// A queue pair, of any depth, on a device that has this many queue pairs at most.
-    QueuePair(Error, u32),
+/// Failed step of a set-up.
+struct SetupError {
+    /// The step, as the words after `cannot`.
+    step: &'static str,
+    error: Error,
+    /// Number of queue pairs that the device has at most, if it made none of any depth.
+    max_qp: Option<u32>,
+}
+
+impl SetupError {
+    fn new(step: &'static str, error: Error) -> Self {
+        Self {
+            step,
+            error,
+            max_qp: None,
+        }
+    }
 }
 
 impl From<Error> for SetupError {
     fn from(e: Error) -> Self {
-        Self::Step("set up the connection", e)
-    }
-}
-
-impl SetupError {
-    fn error(&self) -> Error {
-        match self {
-            Self::Step(_, e) | Self::QueuePair(e, _) => *e,
-        }
-    }
-
-    /// Logs the error.
-    fn log_reason(&self, nid: Nid) {
-        match self {
-            Self::Step(what, e) => log::cannot(nid, what, *e),
-            Self::QueuePair(e, max_qp) => log::no_queue_pair(nid, *e, *max_qp),
-        }
+        Self::new("set up the connection", e)
     }
 }
 
@@ -124,7 +118,7 @@ fn fill(
 ) -> Result<(), SetupError> {
     for _ in 0..buffers {
         let rx = supply.make().and_then(|buf| Rx::new(buf, GFP_KERNEL));
-        let rx = rx.map_err(|e| SetupError::Step("make the receive buffers", e))?;
+        let rx = rx.map_err(|e| SetupError::new("make the receive buffers", e))?;
         link.push_recv(rx).map_err(|_| EIO)?;
     }
     link.post_recvs().map_err(|_| EIO)?;
@@ -252,7 +246,7 @@ impl Conn {
             })
         });
         if let Err(why) = made {
-            let e = why.error();
+            let e = why.error;
             // iWARP returns TCP's errors at once; other transports deliver an event.
             if e == ECONNREFUSED {
                 log::rejected(self.nid(), &Refused::NoListener);
@@ -266,7 +260,10 @@ impl Conn {
                     Cause::Unreachable
                 });
             }
-            why.log_reason(self.nid());
+            match why.max_qp {
+                Some(most) => log::no_queue_pair(self.nid(), e, most),
+                None => log::cannot(self.nid(), why.step, e),
+            }
             self.end(Cause::NoResources);
         }
     }
@@ -321,12 +318,12 @@ impl Conn {
                 Ok(parts) => drop(parts),
                 Err(EINVAL) if inline.refused() => {}
                 Err(ENOMEM | EINVAL) if search.failed() => {}
-                Err(e @ (ENOMEM | EOVERFLOW)) => {
-                    return Err(SetupError::QueuePair(e, hca.attrs.max_qp))
-                }
                 Err(e) => {
                     let what = "make the queue pair or its completion queue";
-                    return Err(SetupError::Step(what, e));
+                    let mut why = SetupError::new(what, e);
+                    let no_room = e == ENOMEM || e == EOVERFLOW;
+                    why.max_qp = no_room.then_some(hca.attrs.max_qp);
+                    return Err(why);
                 }
             }
         };
@@ -348,7 +345,7 @@ impl Conn {
         // the agreed depth.
         let mut places = wire::first_slots(self.ni.depth(), depth)?;
         let stock = BufPool::new(depth, &mut supply)
-            .map_err(|e| SetupError::Step("make the message buffers", e))?;
+            .map_err(|e| SetupError::new("make the message buffers", e))?;
         self.with(|inner| {
             inner.rx_queue.open(room);
             inner.waiting = waiting;

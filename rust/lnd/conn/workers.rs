@@ -43,6 +43,18 @@ use crate::{
     rdma::work::NofsScope, //
 };
 
+/// Steps of the workers, in the order in which a worker executes them.
+const STEPS: [(Actions, fn(&Arc<Conn>)); 8] = [
+    (Actions::RESOLVE, Conn::resolve),
+    (Actions::SPEAK, Conn::speak),
+    (Actions::ESTABLISH, Conn::publish),
+    (Actions::HAND_OVER, Conn::flush_pending),
+    (Actions::PART, Conn::part),
+    (Actions::SET_UP, Conn::set_up),
+    (Actions::CLOSE, Conn::close),
+    (Actions::RELEASE, Conn::release),
+];
+
 impl WorkItem<CONTROL> for Conn {
     type Pointer = Arc<Self>;
 
@@ -51,17 +63,7 @@ impl WorkItem<CONTROL> for Conn {
         for event in this.qp_notes.take() {
             this.event(event);
         }
-        this.work(Worker::Control, |todo| {
-            if todo.has(Actions::RESOLVE) {
-                this.resolve();
-            }
-            if todo.has(Actions::SPEAK) {
-                this.speak();
-            }
-            if todo.has(Actions::ESTABLISH) {
-                this.publish();
-            }
-        });
+        this.work(Worker::Control);
     }
 }
 
@@ -70,14 +72,7 @@ impl WorkItem<BLOCKING> for Conn {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        this.work(Worker::Blocking, |todo| {
-            if todo.has(Actions::HAND_OVER) {
-                this.flush_pending();
-            }
-            if todo.has(Actions::PART) {
-                this.part();
-            }
-        });
+        this.work(Worker::Blocking);
         if this.with(|inner| inner.linger.leaves()) {
             this.leave();
         }
@@ -91,18 +86,7 @@ impl WorkItem<QUEUE_PAIR> for Conn {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        this.work(Worker::QueuePair, |todo| {
-            if todo.has(Actions::SET_UP) {
-                this.set_up();
-            }
-            if todo.has(Actions::CLOSE) {
-                this.close();
-            }
-            if todo.has(Actions::RELEASE) {
-                this.release();
-                this.with(|inner| inner.todo.add(Actions::PART));
-            }
-        });
+        this.work(Worker::QueuePair);
         this.give_back_region();
     }
 }
@@ -150,7 +134,7 @@ impl WorkItem<TIMER> for Conn {
                 let idle_ms = this.timer_ms();
                 this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
                 if inner.has_idle_regions() {
-                    this.kick_queue_pair();
+                    this.kick(Worker::QueuePair);
                 }
                 if look == Check::All {
                     drop(guard);
@@ -189,8 +173,8 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// Runs `step` for the actions of `worker`, then queues another worker if there are actions for it.
-    fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
+    /// Executes the steps of `worker`, then queues another worker if there are steps for it.
+    fn work(self: &Arc<Self>, worker: Worker) {
         loop {
             let (todo, fault) = self.with(|inner| {
                 let todo = inner.todo.take(worker);
@@ -205,7 +189,11 @@ impl Conn {
             if todo == Actions::NONE {
                 return;
             }
-            step(todo);
+            for (action, step) in STEPS {
+                if todo.has(action) {
+                    step(self);
+                }
+            }
         }
     }
 
