@@ -46,11 +46,6 @@ impl ProbeInterval {
     pub fn ms(self) -> u32 {
         self.0
     }
-
-    /// Returns the milliseconds until the next probe, if the peer has sent nothing since.
-    fn again_ms(self) -> u32 {
-        self.0.max(AGAIN_MS)
-    }
 }
 
 /// Time since events, in milliseconds.
@@ -166,7 +161,7 @@ impl Liveness {
 
     fn interval(&self, probe: ProbeInterval) -> u32 {
         match self.probed {
-            true => probe.again_ms(),
+            true => probe.ms().max(AGAIN_MS),
             false => probe.ms(),
         }
     }

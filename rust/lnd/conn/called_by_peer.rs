@@ -53,7 +53,7 @@ impl Conn {
         let recent = |then: Timestamp| then.elapsed_ms() < i64::from(LOOK_MIN_MS);
         if inner.state.is_up() && (again || !inner.probed.is_some_and(recent)) {
             inner.probed = Some(Timestamp::now());
-            self.set_doubted();
+            self.is_doubted.store(true, Relaxed);
             self.pump(inner, true);
         }
     }

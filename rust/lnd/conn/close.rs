@@ -94,11 +94,15 @@ impl Conn {
             self.peer.doubt_all();
         }
         match self.id() {
-            Some(id) => self.tell_end(&id, self.reachability(&id)),
+            Some(id) => self.tell_end(&id, self.reachability(id.reachability())),
             // The connection was closed before the handler of the request took the id.
             None => self.with(|inner| inner.owes_reject = true),
         }
-        let drain = self.with(|inner| inner.wire.close());
+        let drain = self.with(|inner| {
+            // The time of the drain counts from when the device has begun.
+            inner.begin_step(u32::MAX);
+            inner.wire.close()
+        });
         // Before the markers are posted: they may complete before this returns.
         self.event(ConnEvent::DrainStarted);
         let draining = match drain {

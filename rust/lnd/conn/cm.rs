@@ -83,14 +83,21 @@ impl CmHandler for Conn {
             CmEvent::AddrTimeout => this.event(ConnEvent::AddrTimeout),
             CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
-                this.with(|inner| inner.learn_qpn(qpn));
+                this.with(|inner| {
+                    // Over iWARP it is unknown.
+                    if qpn != 0 {
+                        inner.peer_qpn = qpn;
+                    }
+                });
                 this.cm_established(id, private_data)
             }
             CmEvent::Rejected {
                 reason,
                 private_data,
             } => this.rejected(reason, private_data),
-            CmEvent::ConnectError => this.connect_error(),
+            // On an established connection completions give a better cause than the peer's reject.
+            CmEvent::ConnectError if this.with(|inner| !inner.state.is_attempt()) => {}
+            CmEvent::ConnectError => this.end(Cause::ConnectFailed),
             CmEvent::Unreachable => {
                 let ms = this.with(|inner| inner.step_ms());
                 this.event(ConnEvent::unreachable(ms));
@@ -104,7 +111,7 @@ impl CmHandler for Conn {
                 this.end(Cause::DeviceGone);
             }
             CmEvent::AddrChange => this.end(Cause::AddressChanged),
-            CmEvent::ConnectResponse | CmEvent::Other => this.event(ConnEvent::Ignored),
+            CmEvent::ConnectResponse | CmEvent::Other => {}
         }
     }
 
@@ -186,23 +193,29 @@ impl Conn {
         }
     }
 
-    fn connect_error(self: &Arc<Self>) {
-        // On an established connection completions give a better cause than the peer's reject.
-        let connecting = self.with(|inner| inner.state.is_attempt());
-        if connecting {
-            self.end(Cause::ConnectFailed);
-        } else {
-            self.event(ConnEvent::Ignored);
-        }
-    }
-
+    /// Ends an attempt whose request the peer has rejected.
+    ///
+    /// The peer may reject a connection that is established here: a passive side that closes it before it has the
+    /// answer to its REP rejects it. That closes the connection like any other cause. The CM does not know it any more:
+    /// the peer would not answer a DREQ, and none is sent.
     fn rejected(self: &Arc<Self>, reason: i32, private_data: &[u8]) {
         if self.active {
             self.peer.answers();
         }
-        let Some(asked) = self.with(|inner| self.rejected_attempt(inner)) else {
-            return;
-        };
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if !inner.state.is_attempt() {
+            inner.linger.over();
+            if inner.linger.leaves() {
+                self.kick(Worker::Blocking);
+            }
+            return self.step(inner, ConnEvent::Disconnected);
+        }
+        if !self.active {
+            return self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
+        }
+        let asked = inner.known;
+        drop(guard);
         let reaction = match react_to_reject(reason, private_data, &asked) {
             Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.is_refused_often() => {
                 Reaction::Fail(Refused::Unsaid)
@@ -234,37 +247,18 @@ impl Conn {
         self.step(inner, ConnEvent::Fail(cause));
     }
 
-    /// Returns the parameters of the request, if the peer has rejected that request.
-    ///
-    /// The peer may reject a connection that is established here: a passive side that closes it before it has the
-    /// answer to its REP rejects it. That closes the connection like any other cause. The CM does not know it any more:
-    /// the peer would not answer a DREQ, and none is sent.
-    fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<PeerParams> {
-        if !inner.state.is_attempt() {
-            inner.linger.over();
-            if inner.linger.leaves() {
-                self.kick(Worker::Blocking);
-            }
-            self.step(inner, ConnEvent::Disconnected);
-            return None;
-        }
-        if !self.active {
-            self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
-            return None;
-        }
-        Some(inner.known)
-    }
-
     /// Disconnects a connection that the CM has established after it was closed here: at the close there may have been
     /// no connection to disconnect. So the driver sends a DREQ, and the id waits for the answer. In a handler of the
     /// CM, which the release of the connection waits for.
     fn established_after_close(self: &Arc<Self>, id: &CmLocked<'_>) {
-        let way = self.reachability_now(id.reachability());
+        let way = self.reachability(id.reachability());
         if let Some(id) = self.id() {
             self.tell_end(&id, way);
         }
         // The connection may have been released meanwhile, and its id wait for an answer to a DREQ that was never sent.
-        self.id_changed(|_| {});
+        if self.with(|inner| inner.linger.leaves()) {
+            self.kick(Worker::Blocking);
+        }
     }
 }
 
@@ -291,19 +285,14 @@ impl Conn {
         self.with(|inner| inner.id.clone())
     }
 
-    /// Returns whether a message can reach the peer. While the next device of the NI's address is unknown, a software
-    /// device must not send: the GID may go before the message does.
-    pub(super) fn reachability(&self, id: &CmId<Self>) -> Reachability {
-        self.reachability_now(id.reachability())
-    }
-
-    /// Returns whether a message can reach the peer, by what the CM has just returned. Does not sleep.
-    pub(super) fn reachability_now(&self, now: Reachability) -> Reachability {
+    /// Returns whether a message can reach the peer, by what the CM has just returned. While the next device of the
+    /// NI's address is unknown, a software device must not send: the GID may go before the message does.
+    pub(super) fn reachability(&self, by_cm: Reachability) -> Reachability {
         let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
-        if now == Reachability::Reachable && self.ni.is_unsettled() && software() {
+        if by_cm == Reachability::Reachable && self.ni.is_unsettled() && software() {
             return Reachability::NoRoute;
         }
-        now
+        by_cm
     }
 
     /// Returns whether the NI has another device by now, or the address has left the device of the connection.
@@ -368,9 +357,9 @@ impl Conn {
     /// Keeps the id of a released connection until the peer has answered the DREQ, which the CM resends, or until there
     /// is a route for the DREQ, if either is needed. Returns whether the id stays.
     pub(super) fn wait_for_drep(self: &Arc<Self>) -> bool {
-        let way = self
-            .id()
-            .map_or(Reachability::Reachable, |id| self.reachability(&id));
+        let way = self.id().map_or(Reachability::Reachable, |id| {
+            self.reachability(id.reachability())
+        });
         if way == Reachability::NoAddress {
             // The peer can never be told, and the CM must not resend earlier messages.
             return false;
@@ -467,7 +456,7 @@ impl Lingering for Conn {
 
     fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.id() else { return };
-        let way = self.reachability(&id);
+        let way = self.reachability(id.reachability());
         match way {
             Reachability::NoAddress => self.id_changed(CmIdLinger::over),
             Reachability::NoRoute => {

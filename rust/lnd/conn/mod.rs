@@ -233,13 +233,6 @@ impl Inner {
         self.state.is_up() && !self.is_published
     }
 
-    /// Notes the number of the peer's queue pair; 0: unknown.
-    fn learn_qpn(&mut self, qpn: u32) {
-        if qpn != 0 {
-            self.peer_qpn = qpn;
-        }
-    }
-
     /// Begins a step, which may take `ms` milliseconds. The caller arms the timer.
     fn begin_step(&mut self, ms: u32) {
         self.limit = (Timestamp::now(), ms);
@@ -345,7 +338,8 @@ pub(crate) struct Conn {
     inner: SpinLockBh<Inner>,
     qp_notes: QpEvents,
     upcall: UpcallState,
-    /// The peer has not been heard on this connection since there was a reason to doubt it.
+    /// The peer has not been heard on this connection since there was a reason to doubt it: other connections are
+    /// preferred.
     is_doubted: Atomic<bool>,
     #[pin]
     control: Work<Conn, CONTROL>,
@@ -538,8 +532,6 @@ impl Conn {
         if actions.has(Actions::CLOSE) {
             let lived_ms = inner.up.map_or(0, Timestamp::elapsed_ms);
             inner.lived_ms = u64::try_from(lived_ms).unwrap_or(0);
-            // The time of the drain counts when the device has begun.
-            inner.begin_step(u32::MAX);
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
             inner.wire.cancel(inner.state.end_cause());
@@ -581,11 +573,6 @@ impl Conn {
         self.is_doubted.load(Relaxed)
     }
 
-    /// Marks the connection as doubtful: other connections are preferred until the peer is heard on it.
-    fn set_doubted(&self) {
-        self.is_doubted.store(true, Relaxed);
-    }
-
     /// Notes that the peer has sent or acknowledged a message.
     fn heard(&self) {
         if self.is_doubted.load(Relaxed) {
@@ -608,11 +595,6 @@ impl Conn {
             Worker::Blocking => queues.blocking().enqueue::<Self, BLOCKING>(this),
             Worker::QueuePair => queues.queue_pairs().enqueue::<Self, QUEUE_PAIR>(this),
         };
-    }
-
-    /// Arms the timer for `ms` milliseconds, if it is not armed.
-    fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = work::queue_delayed::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Arms the timer for `ms` milliseconds, whether it is armed or not.

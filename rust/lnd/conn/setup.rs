@@ -130,7 +130,7 @@ impl Conn {
     /// accepts. Process context, in the handler of the listener.
     pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
         self.with(|inner| {
-            inner.learn_qpn(qpn);
+            inner.peer_qpn = qpn;
             inner.id = Some(id);
         });
         self.event(ConnEvent::Requested);
@@ -218,26 +218,22 @@ impl Conn {
                 self.end(Cause::PathMtu);
                 return Ok(());
             }
-            match self.reachability(&id) {
+            match self.reachability(id.reachability()) {
                 Reachability::Reachable => {}
                 // A peer that has just sent a request can be answered.
                 Reachability::NoRoute if !self.active && !self.ni.is_unsettled() => {}
                 Reachability::NoRoute | Reachability::NoAddress => return Err(ENETUNREACH.into()),
             }
             // The attempt may have ended meanwhile: the steps above take long.
-            let over = self.with(|inner| {
-                let over = !inner.state.is_attempt();
-                if !over {
-                    inner.asked = true;
-                }
-                over
+            let goes_on = self.with(|inner| {
+                inner.asked = inner.state.is_attempt();
+                inner.asked
             });
-            if over {
+            if !goes_on {
                 return Ok(());
             }
             if self.active {
-                id.connect(&param)?;
-                return Ok(());
+                return Ok(id.connect(&param)?);
             }
             id.accept(&param).map_err(|e| {
                 // The CM rejects by itself, except if the device is being removed: then the peer has no answer.

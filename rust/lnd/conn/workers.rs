@@ -40,7 +40,10 @@ use crate::{
         State,
         Worker, //
     },
-    rdma::work::NofsScope, //
+    rdma::work::{
+        self,
+        NofsScope, //
+    }, //
 };
 
 /// Steps of the workers, in the order in which a worker executes them.
@@ -132,7 +135,9 @@ impl WorkItem<TIMER> for Conn {
                 let next_ms = inner.liveness.next_ms(inner.elapsed(), probe);
                 // Checks deadlines, too, however seldom silent peers are probed.
                 let idle_ms = this.timer_ms();
-                this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
+                let next_ms = next_ms.map_or(idle_ms, |ms| ms.min(idle_ms));
+                // Unless something has armed it meanwhile.
+                let _ = work::queue_delayed::<Self, TIMER>(this.clone(), next_ms);
                 if inner.has_idle_regions() {
                     this.kick(Worker::QueuePair);
                 }
