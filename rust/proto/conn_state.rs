@@ -101,8 +101,6 @@ pub enum ConnEvent {
     DrainStarted,
     /// Both markers were reaped, or there never was a queue pair.
     Drained,
-    /// A CM event without meaning here (CONNECT_RESPONSE, unknown).
-    Ignored,
 }
 
 /// Time for which the CM repeats its request at least, in milliseconds: 16 times, with more than four seconds between
@@ -408,8 +406,7 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
             | E::Unreachable
             | E::Unanswered
             | E::DrainStarted
-            | E::Drained
-            | E::Ignored,
+            | E::Drained,
         ) => stay,
     }
 }
@@ -430,7 +427,7 @@ mod tests {
         State::Draining,
         State::Dead,
     ];
-    const EVENTS: [ConnEvent; 15] = [
+    const EVENTS: [ConnEvent; 14] = [
         ConnEvent::Start,
         ConnEvent::Requested,
         ConnEvent::AddrResolved,
@@ -445,7 +442,6 @@ mod tests {
         ConnEvent::Fail(Cause::Protocol),
         ConnEvent::DrainStarted,
         ConnEvent::Drained,
-        ConnEvent::Ignored,
     ];
 
     #[test]

@@ -72,7 +72,7 @@ pub fn conn_states(first: FirstSender) -> Vec<(&'static str, ConnFsm)> {
 }
 
 /// Every event of a connection, with its name. Exhaustive by [`conn_event_name`].
-pub const CONN_EVENTS: [ConnEvent; 15] = [
+pub const CONN_EVENTS: [ConnEvent; 14] = [
     ConnEvent::Start,
     ConnEvent::Requested,
     ConnEvent::AddrResolved,
@@ -87,7 +87,6 @@ pub const CONN_EVENTS: [ConnEvent; 15] = [
     ConnEvent::Fail(Cause::Protocol),
     ConnEvent::DrainStarted,
     ConnEvent::Drained,
-    ConnEvent::Ignored,
 ];
 
 /// Returns the name of an event. A new one does not compile without a row.
@@ -107,7 +106,6 @@ pub fn conn_event_name(event: ConnEvent) -> &'static str {
         ConnEvent::Fail(_) => "Fail(cause)",
         ConnEvent::DrainStarted => "DrainStarted",
         ConnEvent::Drained => "Drained",
-        ConnEvent::Ignored => "Ignored",
     }
 }
 

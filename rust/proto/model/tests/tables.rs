@@ -110,7 +110,7 @@ fn every_event_in_every_connection_state() {
             }
         }
     }
-    assert_eq!(cells, (8 + 9) * 15);
+    assert_eq!(cells, (8 + 9) * 14);
 }
 
 #[test]
