@@ -6,17 +6,11 @@
 //! checks the request ([`crate::proto::conn_req_check`]) and creates a small object. The connection's control worker
 //! creates queue pair and buffers, and accepts the request, or rejects it if that fails.
 
-use core::cell::Cell;
-
 use kernel::{
     prelude::*,
     sync::{
         Arc,
         SpinLock, //
-    },
-    time::{
-        Instant,
-        Monotonic, //
     }, //
 };
 
@@ -28,11 +22,11 @@ use super::{
         Connection,
         Peers, //
     },
-    request_rate::RateLimiter,
     stats::{
         close_log::CloseStats,
         conn_trace, //
-    }, //
+    },
+    timestamp::Timestamp, //
 };
 use crate::{
     lnet::params,
@@ -40,7 +34,10 @@ use crate::{
         reconnect::PeerParams,
         request_rate::{
             timer_units,
-            RateExceeded,
+            RateLimit,
+            Rates,
+            SourceBucket,
+            PARTS,
             REFUSALS,
             TAKEN, //
         }, //
@@ -58,7 +55,8 @@ use crate::{
             Policy,
             Refusal,
             RejectCause as Why, //
-        }, //
+        },
+        nid::Nid, //
     },
     rdma::{
         atomic::{
@@ -70,6 +68,7 @@ use crate::{
             ConnRequest,
             ListenHandler, //
         },
+        random,
         work::NofsScope, //
     }, //
 };
@@ -99,7 +98,6 @@ pub(crate) struct Accept<H> {
     strangers: Arc<CloseStats>,
     /// Set while the device is being removed.
     removed: Atomic<bool>,
-    since: Instant<Monotonic>,
     /// NIs that listen here.
     #[pin]
     users: SpinLock<KVec<Arc<Ni>>>,
@@ -111,35 +109,38 @@ pub(crate) struct Accept<H> {
     taken: SpinLock<RateLimiter>,
 }
 
-/// Answer to a request that is not accepted.
-enum RejectAnswer {
-    Refuse(Refusal),
-    /// No answer, but the request is counted and logged: the CM repeats it after seconds. Not over TCP.
-    Ignore(Refusal),
-    /// No answer, no record. Not over TCP.
-    Silence,
+/// Rate limit with its memory.
+type RateLimiter = RateLimit<KVec<SourceBucket>>;
+
+/// Creates an unused rate limit. May sleep.
+fn rate_limiter(rates: Rates) -> Result<RateLimiter> {
+    let buckets = KVec::from_elem(SourceBucket::UNUSED, PARTS, GFP_KERNEL)?;
+    Ok(RateLimit::new(rates, random::u64(), buckets))
 }
 
-impl From<Refusal> for RejectAnswer {
-    fn from(refusal: Refusal) -> Self {
-        match refusal.cause {
-            Why::TooOften | Why::TooOftenInAll => Self::Ignore(refusal),
-            _ => Self::Refuse(refusal),
-        }
-    }
+/// Returns the time on the clock of the rate limits.
+fn now_ms() -> u64 {
+    Timestamp::now().ns() / 1_000_000
+}
+
+/// Findings about a request while it is checked, for the answer and the counters.
+#[derive(Default)]
+struct Findings {
+    src: Option<Nid>,
+    ni: Option<NiView>,
+    stats: Option<Arc<CloseStats>>,
 }
 
 impl<H> Accept<H> {
     /// Creates the handler. May sleep.
     pub(crate) fn new(host: Arc<H>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
-        let refusals = RateLimiter::new(REFUSALS)?;
-        let taken = RateLimiter::new(TAKEN)?;
+        let refusals = rate_limiter(REFUSALS)?;
+        let taken = rate_limiter(TAKEN)?;
         Arc::pin_init(
             pin_init!(Self {
                 host,
                 strangers,
                 removed: Atomic::new(false),
-                since: Instant::now(),
                 users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
                 refusals <- kernel::new_spinlock!(refusals, "Accept::refusals"),
                 taken <- kernel::new_spinlock!(taken, "Accept::taken"),
@@ -176,70 +177,38 @@ impl<H> Accept<H> {
         drop(user);
     }
 
-    /// Returns whether `ni` listens here.
-    fn serves(&self, ni: &Arc<Ni>) -> bool {
-        self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni))
-    }
-
-    fn is_ready(&self) -> bool {
-        let users = self.users.lock();
-        device_ready(users.iter().map(|ni| ni.lnet.is_active()))
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
-    }
-
-    /// Returns whether a request of `payer` may be answered with a reject, and counts the answer.
-    fn may_answer(&self, payer: Option<u32>, refusal: &Refusal) -> bool {
-        let mut refusals = self.refusals.lock();
-        let counted = refusals.take(payer, self.now_ms(), 1, refusal.invites());
-        counted.is_ok()
-    }
-
-    /// Counts a request of `payer` that is to be accepted and whose timer in the CM costs `units`.
-    ///
-    /// # Errors
-    ///
-    /// The rate limit that is exceeded.
-    fn may_take(&self, payer: Option<u32>, units: u32) -> Result<(), RateExceeded> {
-        let mut taken = self.taken.lock();
-        taken.take(payer, self.now_ms(), units, false)
-    }
-
-    /// Checks a request that came from `from`. Returns the connection object for an accepted request.
+    /// Checks a request that came from `from`. Returns the connection object for an accepted request. `Err(None)`: no
+    /// answer and no record. Not over TCP.
     fn validate(
         &self,
         req: &ConnRequest<'_>,
         from: &CmSource,
-        found: &mut Option<NiView>,
-        seen: &mut Option<Arc<CloseStats>>,
-        src: &mut Option<crate::proto::nid::Nid>,
-    ) -> Result<Arc<Conn>, RejectAnswer> {
+        findings: &mut Findings,
+    ) -> Result<Arc<Conn>, Option<Refusal>> {
         let policy = Policy {
             require_privileged_port: params::require_privileged_port(),
             check_source_addr: true,
         };
         let asked = parse_connreq(req.private_data(), from, &policy)?;
-        *src = Some(asked.src);
+        findings.src = Some(asked.src);
         let any = self.users.lock().first().cloned();
-        let asked_of = any
+        let serves = |ni: &Arc<Ni>| self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni));
+        let found = any
             .and_then(|ni| ni.lnet.find(asked.dst.raw()))
-            .filter(|found| self.serves(found.lnd.ni()));
-        let ni = asked_of.as_ref().map(|found| found.lnd.ni());
-        *seen = ni.map(|ni| ni.close_stats.clone());
-        *found = asked_of.as_ref().map(|found| {
+            .filter(|found| serves(found.lnd.ni()));
+        if let Some(found) = &found {
             let ni = found.lnd.ni();
-            NiView {
+            findings.stats = Some(ni.close_stats.clone());
+            findings.ni = Some(NiView {
                 nid: ni.nid,
                 stamp: ni.stamp,
                 peer_credits: ni.depth(),
                 active: found.active && !ni.is_stopping(),
-            }
-        });
-        let ready = self.is_ready();
-        let wanted = check_ni(&asked, found.as_ref(), ready, from, &policy)?;
-        let Some(peers) = asked_of.as_ref().map(|found| found.lnd.peers()) else {
+            });
+        }
+        let ready = device_ready(self.users.lock().iter().map(|ni| ni.lnet.is_active()));
+        let wanted = check_ni(&asked, findings.ni.as_ref(), ready, from, &policy)?;
+        let Some(peers) = found.as_ref().map(|found| found.lnd.peers()) else {
             return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
         };
         if peers.ni.is_leaving() {
@@ -249,7 +218,7 @@ impl<H> Accept<H> {
             }
             // An answer might find no route any more.
             peers.ni.asked_too_late();
-            return Err(RejectAnswer::Silence);
+            return Err(None);
         }
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Refusal::new(Why::Denied).into());
@@ -262,10 +231,11 @@ impl<H> Accept<H> {
             depth: wanted.depth,
             frags: wanted.frags,
         };
+        let units = timer_units(req.packet_life_time());
         let ration = || match req.is_over_tcp() {
             // The CM keeps no timer for a closed connection.
             true => Ok(()),
-            false => self.may_take(from.payer(), timer_units(req.packet_life_time())),
+            false => self.taken.lock().take(from.payer(), now_ms(), units, false),
         };
         Ok(admit(peers, &asked, known, ration)?)
     }
@@ -287,28 +257,32 @@ fn admit(
     peers: &Arc<Peers<Conn>>,
     asked: &ConnReq,
     known: PeerParams,
-    ration: impl Fn() -> Result<(), RateExceeded>,
+    ration: impl Fn() -> Result<(), Why>,
 ) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
-    let answer = Cell::new(None);
-    let ration = || {
-        let may = answer.get().unwrap_or_else(&ration);
-        answer.set(Some(may));
-        may
+    let mut is_counted = false;
+    let mut ration = || {
+        // Once, however often the look-up of the peer is repeated.
+        if !is_counted {
+            ration()?;
+            is_counted = true;
+        }
+        Ok(())
     };
     // An unknown peer takes no memory before this check.
     if peers.table.get(asked.src.addr()).is_none() {
-        ration().map_err(|spent| Refusal::new(spent.into()))?;
+        ration().map_err(Refusal::new)?;
     }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.validate(asked, ration);
+        let verdict = peer.validate(asked, &mut ration);
         match verdict {
             // The peer is leaving its table: after the removal, the next look-up creates a new one.
             None => peers.remove(&peer),
             Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
                 if verdict == Some(PeerVerdict::Reborn) {
-                    peer.doubt_lives();
+                    // A restarted peer answers on none of them.
+                    peer.for_each_conn(|conn| conn.recheck());
                 }
                 // Spreads the connections of one peer over CPUs and completion vectors.
                 let salt = u32::from(peer.with(|inner| inner.objects()));
@@ -346,9 +320,9 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
         let _nofs = NofsScope::enter();
-        let (mut ni, mut seen, mut src) = (None, None, None);
+        let mut findings = Findings::default();
         let from = source(req);
-        match self.validate(req, &from, &mut ni, &mut seen, &mut src) {
+        match self.validate(req, &from, &mut findings) {
             Ok(conn) => {
                 let taken = req
                     .take(conn.clone())
@@ -360,27 +334,29 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
                         conn.fail(Cause::NoResources);
                         if req.is_over_tcp() {
                             let refusal = Refusal::new(Why::NoResources(e.to_errno()));
-                            let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
+                            let _ = req.reject(&refusal.reject(findings.ni.as_ref()).encode());
                         }
                     }
                 }
             }
-            Err(answer) => {
-                let (refusal, is_told) = match answer {
-                    RejectAnswer::Refuse(refusal) => (refusal, true),
-                    RejectAnswer::Ignore(refusal) => (refusal, false),
-                    RejectAnswer::Silence => return,
-                };
-                let seen = seen.as_ref().unwrap_or(&self.strangers);
-                seen.refused(src, &refusal.cause);
+            Err(None) => {}
+            Err(Some(refusal)) => {
+                let Findings { src, ni, stats } = findings;
+                let stats = stats.as_ref().unwrap_or(&self.strangers);
+                stats.refused(src, &refusal.cause);
                 conn_trace::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }
-                // Beyond the rate limit a request is dropped. The requester takes that for a lost packet and repeats
+                // Beyond a rate limit a request is dropped. The requester takes that for a lost packet and repeats
                 // the request after seconds. Over TCP the provider would answer.
-                let tells = || req.is_over_tcp() || self.may_answer(from.payer(), &refusal);
-                if is_told && tells() {
+                let is_told = !matches!(refusal.cause, Why::TooOften | Why::TooOftenInAll);
+                let may_answer = || {
+                    let mut refusals = self.refusals.lock();
+                    let counted = refusals.take(from.payer(), now_ms(), 1, refusal.invites());
+                    counted.is_ok()
+                };
+                if is_told && (req.is_over_tcp() || may_answer()) {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }

@@ -44,7 +44,10 @@ use super::{
     index_walk::IndexWalks,
     log,
     ni::Ni,
-    peer::Peers,
+    peer::{
+        Connection,
+        Peers, //
+    },
     pending_device_events::{
         self,
         PendingDeviceEvents, //
@@ -71,6 +74,7 @@ use crate::{
             LEAVE_LOOK_MS, //
         }, //
     },
+    proto::cause::Cause,
     rdma::{
         atomic::{
             Atomic,
@@ -196,7 +200,7 @@ impl IfaceUser for NiDevice {
         pending_device_events::report_moved(&self.ni, old, self.ni.hca().ok().as_deref());
         // The old device may be about to be removed.
         self.ni.way(|way| way.attached());
-        self.peers.table.for_each(|peer| peer.moved());
+        self.peers.for_each_conn(|conn| conn.moved());
         // The address may be about to move again: the check allows attempts to start.
         self.schedule_check(0);
     }
@@ -345,7 +349,7 @@ impl NiDevice {
             self.ifaces.follow_address(self);
         }
         // On the same device the GID of the address may be new: connections with the old GID are dead.
-        self.peers.table.for_each(|peer| peer.moved());
+        self.peers.for_each_conn(|conn| conn.moved());
         let (again, hold) = match next {
             FailoverStep::AgainIn { ms, hold, .. } => (Some(ms), hold),
             // The address may be about to leave that device, too.
@@ -388,8 +392,7 @@ impl NiDevice {
         }
         let mut longest = None;
         self.peers
-            .table
-            .for_each(|peer| longest = longest.max(peer.transport_ms()));
+            .for_each_conn(|conn| longest = longest.max(conn.transport_ms()));
         let limit_ms = u64::try_from(self.ni.message_limit_ms()).unwrap_or(0);
         link_state::hold_ms(longest, limit_ms)
     }
@@ -398,17 +401,22 @@ impl NiDevice {
     fn end_outdated(&self, port: PortState) {
         if self.device_events.has_new_lid(port.lid) {
             log::new_lid(self.ni.nid, port.lid);
-            self.peers.table.for_each(|peer| peer.readdressed());
+            self.peers
+                .for_each_conn(|conn| conn.fail(Cause::AddressChanged));
         }
         if self.device_events.has_smaller_mtu(port.mtu) {
-            self.peers.table.for_each(|peer| peer.fit_mtu(port.mtu));
+            self.peers.for_each_conn(|conn| conn.fit_mtu(port.mtu));
         }
     }
 
     /// Closes all connections because the link went down.
     fn end_connections(&self) {
         let refuse = self.ni.passage() == SendPolicy::Refuse;
-        self.peers.table.for_each(|peer| peer.way_closed(refuse));
+        let cause = self.ni.way(|way| way.why());
+        self.peers.for_each_conn(|conn| conn.fail(cause));
+        if refuse {
+            self.peers.table.for_each(|peer| peer.refuse_waiting());
+        }
     }
 }
 
@@ -422,7 +430,8 @@ impl WorkItem<PEERS> for NiDevice {
         }
         if this.ni.way(|way| way.is_leaving()) {
             if this.ni.way(|way| way.is_untold()) {
-                this.peers.table.for_each(|peer| peer.way_closes());
+                this.peers
+                    .for_each_conn(|conn| conn.finish(Cause::LinkDown));
             }
             let (busy, now_ms) = (this.peers.are_busy(), this.ni.now_ms());
             if this.ni.way(|way| way.looked(now_ms, busy)) {

@@ -34,7 +34,7 @@ use super::{
     },
     ni_device::NiDevice,
     peer::{
-        send as peer_send,
+        pending::fail_msg,
         Connection,
         NotSent,
         Peer, //
@@ -183,7 +183,7 @@ impl Lnd for O2ib {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
                 Err(NotSent::Lost(msg, cause)) => {
-                    peer_send::fail_msg(this.ni(), msg, cause);
+                    fail_msg(this.ni(), msg, cause);
                     return Ok(());
                 }
                 Err(NotSent::Closed(back)) => msg = back,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limit and queue of an NI's concurrent attempts to connect.
+//! Limit and queue of an NI's concurrent attempts to connect, and how long messages wait meanwhile.
 //!
 //! A node with a thousand peers may want to connect to all of them at once: when it boots, or when its link or device
 //! comes back. An attempt takes a queue pair, regions and buffers on both sides, and has a fixed time limit. If all
@@ -20,10 +20,7 @@
 //!
 //! Context: any; the caller holds the lock of the queue.
 
-use core::ops::{
-    Deref,
-    DerefMut, //
-};
+use core::ops::DerefMut;
 
 use super::salted_hash;
 use crate::proto::broken;
@@ -42,8 +39,15 @@ pub const SILENT_AT_A_TIME: u32 = 12;
 /// several connections begins with one ([`super::reconnect`]), so a dead peer takes no more.
 pub const UNANSWERED_MS: u32 = 2000;
 
-/// Priority of a peer's attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Recommended number of peers in the queue, which takes 64 KiB. Further peers look again every second, and join when
+/// there is room.
+pub const ROOM: usize = 8192;
+
+/// Recommended number of buckets: with a thousand dead peers hardly one is forgotten.
+pub const QUIET: usize = 1024;
+
+/// Priority of a peer's attempt, the highest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectPriority {
     /// The peer has no connection, and no failure of it is known.
     First,
@@ -53,64 +57,14 @@ pub enum ConnectPriority {
     More,
 }
 
-/// Addresses of peers that did not answer, in one bucket; 0 is unused.
-pub type UnresponsiveBucket = [u32; 4];
-
-/// Recommended number of buckets: with a thousand dead peers hardly one is forgotten.
-pub const QUIET: usize = 1024;
-
-/// Table of peers that did not answer the last time, in the memory `B`, which never grows: a peer object is gone with
-/// its last attempt. A peer whose bucket is full replaces another peer there, which then counts as unknown again.
-pub struct UnresponsivePeers<B> {
-    buckets: B,
-    salt: u64,
-}
-
-impl<B: Deref<Target = [UnresponsiveBucket]> + DerefMut> UnresponsivePeers<B> {
-    /// Creates the table over unused buckets; `salt` is random.
-    pub fn new(buckets: B, salt: u64) -> Self {
-        Self { buckets, salt }
-    }
-
-    /// Returns whether the peer with this address did not answer.
-    fn has(&self, addr: u32) -> bool {
-        let at = salted_hash::index(addr, self.salt, self.buckets.len());
-        self.buckets
-            .get(at)
-            .is_some_and(|place| place.contains(&addr))
-    }
-
-    /// Records whether the peer answered.
-    fn note(&mut self, addr: u32, answered: bool) {
-        let at = salted_hash::index(addr, self.salt, self.buckets.len());
-        let Some(place) = self.buckets.get_mut(at) else {
-            return;
-        };
-        if answered {
-            let mine = place.iter_mut().filter(|quiet| **quiet == addr);
-            mine.for_each(|quiet| *quiet = 0);
-        } else if !place.contains(&addr) {
-            // The newest is the first, so the oldest is replaced.
-            let free = place.iter().position(|quiet| *quiet == 0).unwrap_or(3);
-            if let Some(all) = place.get_mut(..=free) {
-                all.rotate_right(1);
-            }
-            let [first, ..] = place;
-            *first = addr;
-        }
-    }
-}
-
-/// Place of a peer. A peer has an entry in a queue if it is `Waiting` or `Behind`, and no more than one.
+/// Place of a peer. A peer has an entry in the queue if it is `Queued`, and no more than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
     /// The peer does not wait.
     Nowhere,
-    /// In the queue, without a connection.
-    Waiting,
-    /// In the queue, behind all peers without a connection: the peer has one, and wants more.
-    Behind,
-    /// The peer waits, but its queue had no room. The peer looks again every second, and joins the queue then.
+    /// In the queue, with this priority.
+    Queued(ConnectPriority),
+    /// The peer waits, but the queue had no room. The peer looks again every second, and joins the queue then.
     Outside,
     /// Called: it is the peer's turn.
     Called,
@@ -119,129 +73,78 @@ pub enum QueueState {
 impl QueueState {
     /// Returns whether the peer waits for its turn.
     pub fn waits(self) -> bool {
-        matches!(self, Self::Waiting | Self::Behind | Self::Outside)
+        matches!(self, Self::Queued(_) | Self::Outside)
+    }
+}
+
+/// Addresses of peers that did not answer, in one bucket; 0 is unused.
+pub type UnresponsiveBucket = [u32; 4];
+
+/// Table of peers that did not answer the last time, in the memory `B`, which never grows: a peer object is gone with
+/// its last attempt. A peer whose bucket is full replaces another peer there, which then counts as unknown again.
+struct UnresponsivePeers<B> {
+    buckets: B,
+    salt: u64,
+}
+
+impl<B: DerefMut<Target = [UnresponsiveBucket]>> UnresponsivePeers<B> {
+    fn bucket(&mut self, addr: u32) -> Option<&mut UnresponsiveBucket> {
+        let at = salted_hash::index(addr, self.salt, self.buckets.len());
+        self.buckets.get_mut(at)
     }
 
-    /// Returns whether the peer has to join a queue. `more`: it has a connection, and wants more. A peer that
-    /// stands behind the others and has lost its connection joins the others.
-    pub fn is_to_join(self, more: bool) -> bool {
-        match self {
-            Self::Waiting => false,
-            Self::Behind => !more,
-            Self::Nowhere | Self::Outside | Self::Called => true,
+    /// Returns whether the peer with this address did not answer.
+    fn has(&mut self, addr: u32) -> bool {
+        self.bucket(addr)
+            .is_some_and(|bucket| bucket.contains(&addr))
+    }
+
+    /// Records whether the peer answered.
+    fn note(&mut self, addr: u32, answered: bool) {
+        if let Some(bucket) = self.bucket(addr) {
+            let old = *bucket;
+            let others = old.into_iter().filter(|of| *of != addr && *of != 0);
+            // The newest is the first, so the oldest is replaced.
+            let mut quiet = (!answered).then_some(addr).into_iter().chain(others);
+            *bucket = core::array::from_fn(|_| quiet.next().unwrap_or(0));
         }
     }
 }
 
-/// Number of peers in a queue, which takes 16 KiB. Further peers look again every second, and join when there is room.
-pub const ROOM: usize = 4096;
+/// Entry of a peer in the queue: its address and its priority.
+pub type QueuedPeer = (u32, ConnectPriority);
 
-/// Addresses in order: a ring in the memory `M`, which never grows.
+/// Unused entry.
+pub const UNUSED: QueuedPeer = (0, ConnectPriority::First);
+
+/// Attempts in flight, and peers that wait for their turn.
 ///
 /// # Invariants
 ///
-/// `head` is an index of `ring`, or 0. `len` entries from there on are used.
-struct PeerRing<M> {
-    ring: M,
-    head: usize,
+/// The first `len` entries of `waiting` are used, in the order of their arrival.
+pub struct ConnectQueue<W, B> {
+    /// Attempts in flight.
+    all: u32,
+    /// Attempts in flight for peers that did not answer the last time.
+    silent: u32,
+    unanswered: UnresponsivePeers<B>,
+    waiting: W,
     len: usize,
 }
 
-impl<M: Deref<Target = [u32]> + DerefMut> PeerRing<M> {
-    fn new(ring: M) -> Self {
-        Self {
-            ring,
-            head: 0,
-            len: 0,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Returns the index of the entry number `n` from the head.
-    fn at(&self, n: usize) -> usize {
-        self.head
-            .wrapping_add(n)
-            .checked_rem(self.ring.len())
-            .unwrap_or(0)
-    }
-
-    /// Adds an address. Returns false if there is no room.
-    fn push(&mut self, addr: u32) -> bool {
-        if self.len >= self.ring.len() {
-            return false;
-        }
-        let at = self.at(self.len);
-        if let Some(entry) = self.ring.get_mut(at) {
-            *entry = addr;
-            self.len = self.len.wrapping_add(1);
-        }
-        true
-    }
-
-    fn pop(&mut self) -> Option<u32> {
-        self.len = self.len.checked_sub(1)?;
-        let addr = self.ring.get(self.head).copied();
-        self.head = self.at(1);
-        addr
-    }
-
-    /// Removes an address, if it is there. Later entries move up.
-    fn remove(&mut self, addr: u32) {
-        let mut left = 0;
-        for n in 0..self.len {
-            let Some(entry) = self.ring.get(self.at(n)).copied() else {
-                return;
-            };
-            if entry == addr {
-                continue;
-            }
-            let to = self.at(left);
-            if let Some(to) = self.ring.get_mut(to) {
-                *to = entry;
-            }
-            left = left.wrapping_add(1);
-        }
-        self.len = left;
-    }
-}
-
-/// Attempts in flight, and peers that wait for their turn.
-pub struct ConnectQueue<M, B> {
-    under_way: ConnectsInFlight,
-    unanswered: UnresponsivePeers<B>,
-    /// Peers without a connection.
-    first: PeerRing<M>,
-    /// Peers without a connection that did not answer the last time.
-    silent: PeerRing<M>,
-    /// Peers that have a connection, and want more.
-    more: PeerRing<M>,
-}
-
-impl<M, B> ConnectQueue<M, B>
+impl<W, B> ConnectQueue<W, B>
 where
-    M: Deref<Target = [u32]> + DerefMut,
-    B: Deref<Target = [UnresponsiveBucket]> + DerefMut,
+    W: DerefMut<Target = [QueuedPeer]>,
+    B: DerefMut<Target = [UnresponsiveBucket]>,
 {
-    /// Creates an empty queue. Each list has as much room as its memory.
-    pub fn new([first, silent, more]: [M; 3], unanswered: UnresponsivePeers<B>) -> Self {
+    /// Creates an empty queue in this memory, which never grows; `salt` is random.
+    pub fn new(waiting: W, buckets: B, salt: u64) -> Self {
         Self {
-            under_way: ConnectsInFlight::NONE,
-            unanswered,
-            first: PeerRing::new(first),
-            silent: PeerRing::new(silent),
-            more: PeerRing::new(more),
-        }
-    }
-
-    /// Returns the priority of the peer with that address. `more`: it has a connection already.
-    pub fn claim(&self, addr: u32, more: bool) -> ConnectPriority {
-        match more {
-            true => ConnectPriority::More,
-            false if self.unanswered.has(addr) => ConnectPriority::Silent,
-            false => ConnectPriority::First,
+            all: 0,
+            silent: 0,
+            unanswered: UnresponsivePeers { buckets, salt },
+            waiting,
+            len: 0,
         }
     }
 
@@ -250,90 +153,91 @@ where
         self.unanswered.note(addr, answered);
     }
 
-    /// Returns whether the peer with that address may begin this number of attempts now, and then counts them.
-    /// Otherwise the peer joins the queue, unless it waits there. `place` is updated.
+    /// Counts this number of attempts of the peer with that address, and returns their priority, if there is room and
+    /// no other peer goes before. Otherwise the peer joins the queue, unless it waits there. `more`: the peer has a
+    /// connection. `place` is updated.
     #[must_use]
     pub fn enter(
         &mut self,
         addr: u32,
         attempts: u16,
         place: &mut QueueState,
-        claim: ConnectPriority,
-    ) -> bool {
-        let first = !self.first.is_empty();
-        let silent = !self.silent.is_empty();
-        let line = match claim {
-            ConnectPriority::First => first,
-            ConnectPriority::Silent => first || silent,
-            ConnectPriority::More => {
-                let silent = silent && self.under_way.has_room(ConnectPriority::Silent);
-                first || silent || !self.more.is_empty()
-            }
+        more: bool,
+    ) -> Option<ConnectPriority> {
+        let claim = match more {
+            true => ConnectPriority::More,
+            false if self.unanswered.has(addr) => ConnectPriority::Silent,
+            false => ConnectPriority::First,
         };
-        if self.under_way.begin(attempts, claim, *place, line) {
+        let others = |next| next <= claim && *place != QueueState::Called;
+        if self.has_room(claim) && !self.first().is_some_and(|(_, next)| others(next)) {
             self.forget(addr, place);
-            return true;
+            self.all = self.all.saturating_add(attempts.into());
+            if claim == ConnectPriority::Silent {
+                self.silent = self.silent.saturating_add(attempts.into());
+            }
+            return Some(claim);
         }
-        if place.is_to_join(claim == ConnectPriority::More) {
+        if *place != QueueState::Queued(claim) {
             self.forget(addr, place);
-            let (queue, joined) = match claim {
-                ConnectPriority::First => (&mut self.first, QueueState::Waiting),
-                ConnectPriority::Silent => (&mut self.silent, QueueState::Waiting),
-                ConnectPriority::More => (&mut self.more, QueueState::Behind),
-            };
-            *place = match queue.push(addr) {
-                true => joined,
-                false => QueueState::Outside,
-            };
+            *place = QueueState::Outside;
+            if let Some(entry) = self.waiting.get_mut(self.len) {
+                *entry = (addr, claim);
+                self.len = self.len.saturating_add(1);
+                *place = QueueState::Queued(claim);
+            }
         }
-        false
+        None
     }
 
     /// Removes the peer with that address from the queue.
     pub fn forget(&mut self, addr: u32, place: &mut QueueState) {
-        match core::mem::replace(place, QueueState::Nowhere) {
-            QueueState::Waiting => {
-                self.first.remove(addr);
-                self.silent.remove(addr);
-            }
-            QueueState::Behind => self.more.remove(addr),
-            QueueState::Nowhere | QueueState::Outside | QueueState::Called => {}
+        let old = core::mem::replace(place, QueueState::Nowhere);
+        let mut waiting = self.waiting.iter().take(self.len);
+        if let (QueueState::Queued(_), Some(at)) = (old, waiting.position(|(of, _)| *of == addr)) {
+            let _ = self.remove(at);
         }
     }
 
-    /// Counts off an attempt with that priority, which has ended its turn or was not begun.
+    /// Counts off an attempt with that priority that ended, was not begun, or takes so long that it no longer counts.
     pub fn leave(&mut self, claim: ConnectPriority) {
-        self.under_way.end(claim);
+        self.all = one_less(self.all);
+        if claim == ConnectPriority::Silent {
+            self.silent = one_less(self.silent);
+        }
     }
 
-    /// Removes the peer that is to begin now, if there is room, and returns its address and its place.
-    pub fn next(&mut self) -> Option<(u32, QueueState)> {
-        if !self.under_way.has_room(ConnectPriority::First) {
-            return None;
-        }
-        if let Some(addr) = self.first.pop() {
-            return Some((addr, QueueState::Waiting));
-        }
-        let silent = match self.under_way.has_room(ConnectPriority::Silent) {
-            true => self.silent.pop(),
+    /// Removes the peer that is to begin now, if there is room, and returns its entry.
+    pub fn next(&mut self) -> Option<QueuedPeer> {
+        match self.has_room(ConnectPriority::First) {
+            true => self.first().and_then(|(at, _)| self.remove(at)),
             false => None,
-        };
-        match silent {
-            Some(addr) => Some((addr, QueueState::Waiting)),
-            None => self.more.pop().map(|addr| (addr, QueueState::Behind)),
         }
     }
 
-    /// Returns the number of entries.
-    pub fn len(&self) -> usize {
-        [self.first.len, self.silent.len, self.more.len]
-            .iter()
-            .fold(0, |sum, len| sum.saturating_add(*len))
+    /// Returns the index and the priority of the entry whose turn is next.
+    fn first(&self) -> Option<(usize, ConnectPriority)> {
+        let silent = self.has_room(ConnectPriority::Silent);
+        let waiting = self.waiting.iter().take(self.len).enumerate();
+        waiting
+            .map(|(at, (_, claim))| (at, *claim))
+            .filter(|(_, claim)| silent || *claim != ConnectPriority::Silent)
+            .min_by_key(|(_, claim)| *claim)
     }
 
-    /// Returns whether no peer waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Removes an entry. Later entries move up.
+    fn remove(&mut self, at: usize) -> Option<QueuedPeer> {
+        let behind = self.waiting.get_mut(at..self.len)?;
+        let entry = *behind.first()?;
+        behind.rotate_left(1);
+        self.len = self.len.saturating_sub(1);
+        Some(entry)
+    }
+
+    /// Returns whether a peer with that priority may begin.
+    fn has_room(&self, claim: ConnectPriority) -> bool {
+        let spare = claim != ConnectPriority::Silent || self.silent < SILENT_AT_A_TIME;
+        spare && self.all < AT_A_TIME
     }
 }
 
@@ -343,234 +247,250 @@ fn one_less(count: u32) -> u32 {
     less.unwrap_or_else(|| broken("an attempt ends its turn twice"))
 }
 
-/// Attempts in flight.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectsInFlight {
-    all: u32,
-    /// Attempts for peers that did not answer the last time.
-    silent: u32,
+/// Progress of a peer while messages wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerProgress {
+    /// The peer waits for its turn to connect.
+    pub in_line: bool,
+    /// Milliseconds since its turn came, if it ever waited for it.
+    pub called_ms_ago: Option<u64>,
+    /// An attempt of either side is in flight.
+    pub under_way: bool,
 }
 
-impl ConnectsInFlight {
-    /// No attempts.
-    pub const NONE: Self = Self { all: 0, silent: 0 };
-
-    /// Counts attempts of a peer, and returns true, if there is room for its `claim`, and no peer is before it. `line`:
-    /// other peers wait.
-    #[must_use]
-    pub fn begin(
-        &mut self,
-        attempts: u16,
-        claim: ConnectPriority,
-        place: QueueState,
-        line: bool,
-    ) -> bool {
-        if !self.has_room(claim) || (line && place != QueueState::Called) {
-            return false;
-        }
-        self.all = self.all.saturating_add(attempts.into());
-        if claim == ConnectPriority::Silent {
-            self.silent = self.silent.saturating_add(attempts.into());
-        }
-        true
-    }
-
-    /// Counts off an attempt with that priority that ended, or was not begun, or takes so long that it no longer
-    /// counts.
-    pub fn end(&mut self, claim: ConnectPriority) {
-        self.all = one_less(self.all);
-        if claim == ConnectPriority::Silent {
-            self.silent = one_less(self.silent);
-        }
-    }
-
-    /// Returns whether a peer with that priority may be called.
-    pub fn has_room(&self, claim: ConnectPriority) -> bool {
-        let spare = claim != ConnectPriority::Silent || self.silent < SILENT_AT_A_TIME;
-        spare && self.all < AT_A_TIME
+/// Returns how long a message may wait for a connection, in milliseconds: `usual_ms`, which is enough for one attempt
+/// and some more. As long as LNet waits for it (`most_ms`), if the peer is in the queue, has just been called, or has
+/// an attempt in flight, of which each step has a limit of its own. Never longer: a peer that connects again and again,
+/// and never gets established, always has an attempt in flight.
+pub fn pending_limit_ms(usual_ms: i64, most_ms: i64, meanwhile: PeerProgress) -> i64 {
+    let called = meanwhile.called_ms_ago.map(i64::try_from);
+    let late = called.is_some_and(|ago| ago.is_ok_and(|ms| ms < usual_ms));
+    if late || meanwhile.in_line || meanwhile.under_way {
+        usual_ms.max(most_ms)
+    } else {
+        usual_ms
     }
 }
+
+/// Returns the milliseconds until the next check of messages of which the oldest has waited for `waited_ms`: when it
+/// will have waited longer than `limit_ms`, and within [`LOOK_MS`], because the limit may change at any time.
+pub fn next_look_ms(limit_ms: i64, waited_ms: i64) -> u32 {
+    let left = limit_ms.saturating_sub(waited_ms).saturating_add(1);
+    u32::try_from(left.max(1)).map_or(LOOK_MS, |left| left.min(LOOK_MS))
+}
+
+/// Longest time in milliseconds between two checks of messages that wait.
+const LOOK_MS: u32 = 1000;
 
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_connect_queue))]
 mod tests {
-    use super::*;
+    use super::{
+        ConnectPriority::{
+            First,
+            More,
+            Silent, //
+        },
+        *, //
+    };
+
+    type TestQueue<'a> = ConnectQueue<&'a mut [QueuedPeer], &'a mut [UnresponsiveBucket]>;
+
+    /// Returns a queue in that memory.
+    fn queue<'a>(
+        room: &'a mut [QueuedPeer],
+        buckets: &'a mut [UnresponsiveBucket],
+    ) -> TestQueue<'a> {
+        ConnectQueue::new(room, buckets, 0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Returns a queue with that room, in which all attempts are in flight.
+    fn busy(room: &mut [QueuedPeer]) -> TestQueue<'_> {
+        let mut line = queue(room, &mut []);
+        let mut place = QueueState::Nowhere;
+        assert_eq!(line.enter(9, 16, &mut place, false), Some(First));
+        line
+    }
+
+    /// Ends all attempts of a queue that `busy` returned.
+    fn end_all(line: &mut TestQueue<'_>) {
+        (0..AT_A_TIME).for_each(|_| line.leave(First));
+    }
+
+    /// Lets a peer that does not wait begin one attempt. Returns its priority.
+    fn begins(line: &mut TestQueue<'_>, addr: u32) -> Option<ConnectPriority> {
+        line.enter(addr, 1, &mut QueueState::Nowhere, false)
+    }
 
     #[test]
     fn so_many_begin_and_no_more() {
-        let mut under_way = ConnectsInFlight::NONE;
-        for _ in 0..AT_A_TIME {
-            assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
+        let mut line = queue(&mut [], &mut []);
+        for addr in 1..=AT_A_TIME {
+            assert_eq!(begins(&mut line, addr), Some(First));
         }
-        for place in [
+        for mut place in [
             QueueState::Nowhere,
-            QueueState::Waiting,
-            QueueState::Behind,
+            QueueState::Outside,
+            QueueState::Queued(First),
             QueueState::Called,
         ] {
-            assert!(!under_way.begin(1, ConnectPriority::First, place, false));
+            assert_eq!(line.enter(99, 1, &mut place, false), None);
         }
-        under_way.end(ConnectPriority::First);
-        assert!(
-            under_way.has_room(ConnectPriority::First)
-                && under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false)
-        );
-        assert!(!under_way.has_room(ConnectPriority::First));
+        line.leave(First);
+        assert_eq!(begins(&mut line, 99), Some(First));
+        assert_eq!(begins(&mut line, 99), None);
     }
 
     #[test]
     fn attempt_waits_behind_queued_peers() {
-        let mut under_way = ConnectsInFlight::NONE;
-        assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, true));
-        assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Waiting, true));
-        assert!(under_way.begin(1, ConnectPriority::First, QueueState::Called, true));
+        let mut room = [UNUSED; 8];
+        let mut line = busy(&mut room);
+        let mut place = QueueState::Nowhere;
+        assert_eq!(line.enter(1, 1, &mut place, false), None);
+        assert_eq!(place, QueueState::Queued(First));
+        end_all(&mut line);
+        // Neither another peer nor the peer itself begins before it is called.
+        assert_eq!(line.enter(2, 1, &mut QueueState::Nowhere, false), None);
+        assert_eq!(line.enter(1, 1, &mut place, false), None);
+        assert_eq!(line.next(), Some((1, First)));
+        place = QueueState::Called;
+        assert_eq!(line.enter(1, 1, &mut place, false), Some(First));
+        assert_eq!(place, QueueState::Nowhere);
         // No peer waits any more: then any peer may begin.
-        assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
+        assert_eq!(line.next(), Some((2, First)));
+        assert_eq!(begins(&mut line, 3), Some(First));
     }
 
     #[test]
     fn additional_connections_queue_last() {
-        for more in [false, true] {
-            assert!(QueueState::Nowhere.is_to_join(more) && QueueState::Called.is_to_join(more));
-            assert!(!QueueState::Waiting.is_to_join(more));
-        }
-        // Until it has none any more.
-        assert!(!QueueState::Behind.is_to_join(true) && QueueState::Behind.is_to_join(false));
-        assert!(QueueState::Outside.is_to_join(true));
-        for place in [QueueState::Waiting, QueueState::Behind, QueueState::Outside] {
-            assert!(place.waits());
-        }
-        assert!(!QueueState::Nowhere.waits() && !QueueState::Called.waits());
-    }
-
-    /// Returns a queue with that room, in which all attempts are in flight.
-    fn busy<const N: usize>(
-        room: &mut [[u32; N]; 3],
-    ) -> ConnectQueue<&mut [u32], &mut [UnresponsiveBucket]> {
-        let room = room.each_mut().map(|list| &mut list[..]);
-        let mut line = ConnectQueue::new(room, UnresponsivePeers::new(&mut [][..], 0));
+        let mut room = [UNUSED; 8];
+        let mut buckets = [[0; 4]; 4];
+        let mut line = queue(&mut room, &mut buckets);
+        line.note(2, false);
         let mut place = QueueState::Nowhere;
-        assert!(line.enter(9, 16, &mut place, ConnectPriority::First));
-        line
+        assert_eq!(line.enter(9, 16, &mut place, false), Some(First));
+        for (addr, more) in [(1, true), (2, false), (3, false)] {
+            let mut place = QueueState::Nowhere;
+            assert!(line.enter(addr, 1, &mut place, more).is_none() && place.waits());
+        }
+        end_all(&mut line);
+        for entry in [(3, First), (2, Silent), (1, More)] {
+            assert_eq!(line.next(), Some(entry));
+        }
+        assert_eq!(line.next(), None);
+        assert!(!QueueState::Nowhere.waits() && !QueueState::Called.waits());
+        assert!(QueueState::Outside.waits());
     }
 
     /// Tests that peers whose messages expire before their turn are forgotten, and come back with LNet's next message.
     #[test]
     fn the_line_is_no_longer_than_there_are_peers() {
-        let mut room = [[0; 1024]; 3];
+        let mut room = [UNUSED; 1024];
         let mut line = busy(&mut room);
         for round in 0..100u32 {
             for addr in 0..1000u32 {
-                let claim = match addr % 3 {
-                    0 => ConnectPriority::First,
-                    1 => ConnectPriority::Silent,
-                    _ => ConnectPriority::More,
-                };
+                let more = addr % 3 == 0;
                 let mut place = QueueState::Nowhere;
-                assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
+                assert!(line.enter(addr, 1, &mut place, more).is_none() && place.waits());
                 // The peer looks again.
-                assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
+                assert!(line.enter(addr, 1, &mut place, more).is_none() && place.waits());
                 if round < 99 {
                     line.forget(addr, &mut place);
                     assert_eq!(place, QueueState::Nowhere);
                 }
             }
         }
-        assert_eq!(line.len(), 1000);
+        assert_eq!(line.len, 1000);
     }
 
     #[test]
     fn a_peer_that_loses_its_connection_has_one_entry() {
-        let mut room = [[0; 8]; 3];
+        let mut room = [UNUSED; 8];
         let mut line = busy(&mut room);
         let mut place = QueueState::Nowhere;
-        assert!(!line.enter(1, 1, &mut place, ConnectPriority::More));
-        assert_eq!(place, QueueState::Behind);
-        assert!(!line.enter(1, 1, &mut place, ConnectPriority::First));
-        assert_eq!((place, line.len()), (QueueState::Waiting, 1));
-        for _ in 0..16 {
-            line.leave(ConnectPriority::First);
-        }
-        assert_eq!(line.next(), Some((1, QueueState::Waiting)));
-        assert!(line.is_empty());
+        assert_eq!(line.enter(1, 1, &mut place, true), None);
+        assert_eq!(place, QueueState::Queued(More));
+        assert_eq!(line.enter(1, 1, &mut place, false), None);
+        assert_eq!((place, line.len), (QueueState::Queued(First), 1));
+        end_all(&mut line);
+        assert_eq!(line.next(), Some((1, First)));
+        assert_eq!(line.len, 0);
     }
 
     #[test]
     fn queue_moves_up() {
-        let mut room = [[0; 4]; 3];
+        let mut room = [UNUSED; 4];
         let mut line = busy(&mut room);
-        // The ring has been used before.
-        for addr in [7, 8] {
-            let mut place = QueueState::Nowhere;
-            assert!(!line.enter(addr, 1, &mut place, ConnectPriority::First));
-            line.forget(addr, &mut place);
-        }
-        line.first.head = 3;
         let mut places = [QueueState::Nowhere; 6];
         for (addr, place) in (1..).zip(&mut places) {
-            assert!(!line.enter(addr, 1, place, ConnectPriority::First));
+            assert_eq!(line.enter(addr, 1, place, false), None);
         }
         // Without room they look again.
         let [one, two, three, four, five, six] = &mut places;
         assert_eq!((*five, *six), (QueueState::Outside, QueueState::Outside));
         line.forget(5, five);
         line.forget(2, two);
-        assert!(!line.enter(6, 1, six, ConnectPriority::First));
-        assert_eq!(*six, QueueState::Waiting);
-        for _ in 0..16 {
-            line.leave(ConnectPriority::First);
-        }
+        assert_eq!(line.enter(6, 1, six, false), None);
+        assert_eq!(*six, QueueState::Queued(First));
+        end_all(&mut line);
         // A peer outside does not overtake them.
-        assert!(!line.enter(2, 1, two, ConnectPriority::First) && *two == QueueState::Outside);
+        assert_eq!(line.enter(2, 1, two, false), None);
+        assert_eq!(*two, QueueState::Outside);
         for (addr, place) in [(1, one), (3, three), (4, four), (6, six)] {
-            assert_eq!(line.next(), Some((addr, QueueState::Waiting)));
+            assert_eq!(line.next(), Some((addr, First)));
             *place = QueueState::Called;
-            assert!(line.enter(addr, 1, place, ConnectPriority::First));
+            assert_eq!(line.enter(addr, 1, place, false), Some(First));
         }
         assert_eq!(line.next(), None);
-        assert!(line.enter(2, 1, two, ConnectPriority::First));
+        assert_eq!(line.enter(2, 1, two, false), Some(First));
     }
 
     /// Tests that a peer with several connections begins all of them, or none: the last may exceed the limit.
     #[test]
     fn several_begin_together() {
-        let mut under_way = ConnectsInFlight::NONE;
-        assert!(under_way.begin(10, ConnectPriority::First, QueueState::Nowhere, false));
-        assert!(under_way.begin(10, ConnectPriority::First, QueueState::Nowhere, false));
-        assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Called, true));
-        for _ in 0..4 {
-            under_way.end(ConnectPriority::First);
-            assert!(!under_way.has_room(ConnectPriority::First));
+        let mut line = queue(&mut [], &mut []);
+        for _ in 0..2 {
+            assert!(line.enter(1, 10, &mut QueueState::Nowhere, true).is_some());
         }
-        under_way.end(ConnectPriority::First);
-        assert!(under_way.has_room(ConnectPriority::First));
+        assert_eq!(line.enter(1, 1, &mut QueueState::Called, true), None);
+        for _ in 0..4 {
+            line.leave(More);
+            assert!(!line.has_room(First));
+        }
+        line.leave(More);
+        assert!(line.has_room(First));
     }
 
     #[test]
     fn unresponsive_peers_leave_free_slots() {
-        let mut under_way = ConnectsInFlight::NONE;
-        for _ in 0..SILENT_AT_A_TIME {
-            assert!(under_way.begin(1, ConnectPriority::Silent, QueueState::Nowhere, false));
+        let mut buckets = [[0; 4]; 64];
+        let mut line = queue(&mut [], &mut buckets);
+        (1..=20).for_each(|addr| line.note(addr, false));
+        for addr in 1..=SILENT_AT_A_TIME {
+            assert_eq!(begins(&mut line, addr), Some(Silent));
         }
-        assert!(!under_way.begin(1, ConnectPriority::Silent, QueueState::Called, false));
-        for _ in SILENT_AT_A_TIME..AT_A_TIME {
-            assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
+        assert_eq!(line.enter(20, 1, &mut QueueState::Called, false), None);
+        for addr in 100..104 {
+            assert_eq!(begins(&mut line, addr), Some(First));
         }
-        assert!(!under_way.has_room(ConnectPriority::More));
+        assert!(!line.has_room(More));
         // An attempt that ends makes room for its kind.
-        under_way.end(ConnectPriority::First);
-        assert!(
-            !under_way.has_room(ConnectPriority::Silent)
-                && under_way.has_room(ConnectPriority::More)
+        line.leave(First);
+        assert!(!line.has_room(Silent) && line.has_room(More));
+        line.leave(Silent);
+        assert_eq!(
+            line.enter(20, 1, &mut QueueState::Called, false),
+            Some(Silent)
         );
-        under_way.end(ConnectPriority::Silent);
-        assert!(under_way.begin(1, ConnectPriority::Silent, QueueState::Called, true));
     }
 
     #[test]
     fn unresponsive_peer_is_recorded_until_it_answers() {
         let mut buckets = [[0; 4]; 64];
-        let mut unanswered = UnresponsivePeers::new(&mut buckets[..], 0x9e37_79b9_7f4a_7c15);
+        let mut unanswered = UnresponsivePeers {
+            buckets: &mut buckets[..],
+            salt: 0x9e37_79b9_7f4a_7c15,
+        };
         let rack = 0x0a00_0100..0x0a00_0140u32;
         for addr in rack.clone() {
             assert!(!unanswered.has(addr));
@@ -590,5 +510,51 @@ mod tests {
             unanswered.note(addr, false);
             assert!(unanswered.has(addr));
         }
+    }
+
+    const NOTHING: PeerProgress = PeerProgress {
+        in_line: false,
+        called_ms_ago: None,
+        under_way: false,
+    };
+
+    #[test]
+    fn queued_peer_waits_until_the_lnet_deadline() {
+        let limit_ms = |meanwhile| pending_limit_ms(22_500, 50_000, meanwhile);
+        assert_eq!(limit_ms(NOTHING), 22_500);
+        let in_line = PeerProgress {
+            in_line: true,
+            ..NOTHING
+        };
+        let under_way = PeerProgress {
+            under_way: true,
+            ..NOTHING
+        };
+        let called = |ms| PeerProgress {
+            called_ms_ago: Some(ms),
+            ..NOTHING
+        };
+        assert_eq!(limit_ms(in_line), 50_000);
+        assert_eq!(limit_ms(under_way), 50_000);
+        assert_eq!(limit_ms(called(22_499)), 50_000);
+        assert_eq!(limit_ms(called(22_500)), 22_500);
+        assert_eq!(limit_ms(called(u64::MAX)), 22_500);
+        // With a short timeout of LNet's it is not less than usual.
+        assert_eq!(pending_limit_ms(15_000, 8_000, under_way), 15_000);
+    }
+
+    #[test]
+    fn pending_check_runs_each_second_and_at_the_limit() {
+        for waited_ms in [0_i64, 1, 14_001, i64::MIN] {
+            assert_eq!(next_look_ms(15_000, waited_ms), LOOK_MS);
+        }
+        for waited_ms in [14_002_i64, 14_999, 15_000] {
+            let then = waited_ms.saturating_add(i64::from(next_look_ms(15_000, waited_ms)));
+            assert_eq!(then, 15_001);
+        }
+        for waited_ms in [15_001, i64::MAX] {
+            assert_eq!(next_look_ms(15_000, waited_ms), 1);
+        }
+        assert_eq!(next_look_ms(i64::MAX, 0), LOOK_MS);
     }
 }

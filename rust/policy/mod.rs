@@ -37,7 +37,6 @@ pub mod liveness;
 pub mod mr_quota;
 pub mod ni_deletion_detect;
 pub mod nid_range;
-pub mod pending_timeout;
 pub mod queue_sizes;
 pub mod reconnect;
 pub mod request_rate;

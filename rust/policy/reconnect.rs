@@ -71,10 +71,12 @@ pub struct ReconnectState {
     /// so.
     slow: bool,
     conns: u16,
-    races: u8,
+    /// Races in a row that the peer lost.
+    pub races: u8,
     /// Races in a row that this node lost.
     lost: u8,
-    failures: u32,
+    /// Attempts that failed in a row.
+    pub failures: u32,
     /// Connections in a row that broke within [`LIVES_MS`].
     stillborn: u32,
     /// A retry is due: for the first connection, or for missing connections beside established ones.
@@ -87,8 +89,6 @@ pub struct ReconnectState {
     tries: u8,
     /// Reason of the next pause before an attempt for a missing connection.
     pause: BackOff,
-    /// One of the attempts that began together has failed.
-    one_failed: bool,
     /// All connections were closed on purpose, and no message has asked for one since.
     unwanted: bool,
 }
@@ -134,7 +134,6 @@ impl ReconnectState {
             first: false,
             tries: 0,
             pause: BackOff::Rest,
-            one_failed: false,
             unwanted: false,
         }
     }
@@ -158,7 +157,9 @@ impl ReconnectState {
     fn begin(&mut self, attempts: u16) {
         self.active = self.active.saturating_add(attempts);
         self.first = self.conns == 0;
-        self.one_failed = false;
+        if self.pause == BackOff::Failed {
+            self.pause = BackOff::Rest;
+        }
         if self.first {
             self.unwanted = false;
             self.tries = 0;
@@ -179,8 +180,8 @@ impl ReconnectState {
         }
     }
 
-    /// Returns whether these attempts would be beside an established connection: other peers may go first.
-    pub fn would_be_more(&self) -> bool {
+    /// Returns whether there is an established connection: for more of them, other peers may go first.
+    pub fn has_conns(&self) -> bool {
         self.conns > 0
     }
 
@@ -228,11 +229,6 @@ impl ReconnectState {
         self.recall && self.due
     }
 
-    /// Returns whether more connections are due beside established ones. Their attempts wait for the link, too.
-    pub fn lacks_some(&self) -> bool {
-        self.conns > 0 && self.due
-    }
-
     /// Returns whether a retry is due at some time.
     pub fn is_due(&self) -> bool {
         self.due
@@ -258,16 +254,6 @@ impl ReconnectState {
         } else {
             broken("an attempt fails twice")
         }
-    }
-
-    /// Returns the number of attempts that failed in a row.
-    pub fn failures(&self) -> u32 {
-        self.failures
-    }
-
-    /// Returns the number of races in a row that the peer lost.
-    pub fn races(&self) -> u8 {
-        self.races
     }
 
     /// Counts a race that the peer lost.
@@ -426,9 +412,11 @@ impl ReconnectState {
         waiting: bool,
         random: u32,
     ) -> AfterFailure {
-        self.one_failed |= active && !self.first;
         if active {
             self.closing = one_less(self.closing);
+            if !self.first {
+                self.pause = BackOff::Failed;
+            }
         }
         self.attempt_over(active);
         if !active && self.due {
@@ -489,14 +477,6 @@ impl ReconnectState {
         self.active = one_less(self.active);
         if self.closing > self.active {
             self.closing = broken("a failed attempt is established");
-        }
-        if self.active > 0 {
-            return;
-        }
-        if core::mem::replace(&mut self.one_failed, false) {
-            self.pause = BackOff::Failed;
-        } else if self.pause == BackOff::Failed {
-            self.pause = BackOff::Rest;
         }
     }
 }
@@ -921,7 +901,7 @@ mod tests {
         for random in [[0, 6, 997, u32::MAX, 49]; 4].into_iter().flatten() {
             assert!((1..=RACE_PAUSE_MS).contains(&lose(&mut p, random)));
         }
-        assert_eq!(p.failures(), 0);
+        assert_eq!(p.failures, 0);
         // A peer that rejects more often than that is retried with longer and longer pauses.
         let longest = (0..10).map(|_| lose(&mut p, u32::MAX)).max();
         assert!(longest.is_some_and(|ms| (1000..=BACKOFF_MAX_MS).contains(&ms)));
@@ -1040,9 +1020,9 @@ mod tests {
         let mut p = all_up(2);
         breaks(&mut p);
         assert!(p.more(2, 7).is_some());
-        assert!(p.lacks_some());
+        assert!((p.has_conns() && p.is_due()));
         assert!(p.closed());
-        assert!(!p.lacks_some());
+        assert!(!(p.has_conns() && p.is_due()));
         assert!(p.hold());
     }
 

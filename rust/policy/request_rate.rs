@@ -15,6 +15,8 @@
 //!
 //! Context: any; the caller holds the lock of the rate limit.
 
+use core::ops::DerefMut;
+
 use super::salted_hash;
 use crate::proto::reject_cause::RejectCause;
 
@@ -77,48 +79,11 @@ pub fn timer_units(packet_life_time: u8) -> u32 {
 /// Recommended number of buckets: in a cluster of ten thousand clients some twenty share one.
 pub const PARTS: usize = 512;
 
-/// Budget that is exhausted.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum RateExceeded {
-    /// Budget of the source address, or of the addresses that share its bucket.
-    Source,
-    /// Budget of all addresses together.
-    All,
-}
-
-/// Use that has not been restored, as the milliseconds until it is.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-struct Bucket {
-    ms: u32,
-    last_ms: u64,
-}
-
-impl Bucket {
-    const NOTHING: Self = Self { ms: 0, last_ms: 0 };
-
-    /// Subtracts what has been restored by now, on any clock in milliseconds.
-    fn refill(&mut self, now_ms: u64) {
-        let back = now_ms.saturating_sub(self.last_ms);
-        self.ms = self
-            .ms
-            .saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));
-        self.last_ms = now_ms.max(self.last_ms);
-    }
-
-    /// Returns whether another `ms` milliseconds are within `most`.
-    fn has_room(&self, most: u32, ms: u32) -> bool {
-        self.ms.saturating_add(ms) <= most
-    }
-
-    fn spend(&mut self, ms: u32) {
-        self.ms = self.ms.saturating_add(ms);
-    }
-}
-
 /// Use by the addresses that share a bucket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SourceBucket {
-    used: Bucket,
+    /// Time when all use is restored.
+    restored_ms: u64,
     /// Time of the last use.
     taken_ms: u64,
 }
@@ -126,26 +91,28 @@ pub struct SourceBucket {
 impl SourceBucket {
     /// No use.
     pub const UNUSED: Self = Self {
-        used: Bucket::NOTHING,
+        restored_ms: 0,
         taken_ms: 0,
     };
 }
 
-/// Rate limit of all addresses.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct RateLimit {
+/// Rate limit of all addresses, with the buckets in the memory `B`. The times are on any clock in milliseconds.
+pub struct RateLimit<B> {
     rates: Rates,
-    used: Bucket,
+    /// Time when all use is restored.
+    restored_ms: u64,
     salt: u64,
+    buckets: B,
 }
 
-impl RateLimit {
-    /// Creates an unused limit. `salt` is random.
-    pub const fn new(rates: Rates, salt: u64) -> Self {
+impl<B: DerefMut<Target = [SourceBucket]>> RateLimit<B> {
+    /// Creates an unused limit, from unused buckets. `salt` is random.
+    pub const fn new(rates: Rates, salt: u64, buckets: B) -> Self {
         Self {
             rates,
-            used: Bucket::NOTHING,
+            restored_ms: 0,
             salt,
+            buckets,
         }
     }
 
@@ -154,50 +121,43 @@ impl RateLimit {
     ///
     /// # Errors
     ///
-    /// The budget that is exhausted; nothing is counted then.
+    /// The budget that is exhausted, of the bucket or of all addresses together; nothing is counted then.
     pub fn take(
         &mut self,
-        parts: &mut [SourceBucket],
         addr: Option<u32>,
         now_ms: u64,
         units: u32,
         overdraws: bool,
-    ) -> Result<(), RateExceeded> {
+    ) -> Result<(), RejectCause> {
         let rates = self.rates;
         let ms = rates.ms.saturating_mul(units);
-        let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
-        let place = salted_hash::index(addr.unwrap_or(0), self.salt, parts.len());
-        let part = parts.get_mut(place).ok_or(RateExceeded::All)?;
-        self.used.refill(now_ms);
-        part.used.refill(now_ms);
-        let most = match overdraws {
+        let burst = match overdraws {
             true => rates.burst.saturating_add(rates.overdraft),
             false => rates.burst,
         };
-        let most = most.saturating_mul(rates.ms);
-        let part_most = rates.part_burst.saturating_mul(rates.part_ms);
+        let buckets = self.buckets.len();
+        let place = salted_hash::index(addr.unwrap_or(0), self.salt, buckets);
+        let none = RejectCause::TooOftenInAll;
+        let bucket = self.buckets.get_mut(place).ok_or(none)?;
         // Each bucket gets its share of what is restored.
-        let seldom = all.saturating_mul(ms.into());
-        let is_due = now_ms.saturating_sub(part.taken_ms) >= seldom;
-        if !part.used.has_room(part_most, rates.part_ms) {
-            return Err(RateExceeded::Source);
+        let share_ms = u64::try_from(buckets).map_or(u64::MAX, |all| all.saturating_mul(ms.into()));
+        let is_due = now_ms.saturating_sub(bucket.taken_ms) >= share_ms;
+        let after = |restored_ms: u64, ms: u32| restored_ms.max(now_ms).saturating_add(ms.into());
+        let fits = |after_ms: u64, burst: u32, ms: u32| {
+            after_ms.saturating_sub(now_ms) <= burst.saturating_mul(ms).into()
+        };
+        let bucket_ms = after(bucket.restored_ms, rates.part_ms);
+        if !fits(bucket_ms, rates.part_burst, rates.part_ms) {
+            return Err(RejectCause::TooOften);
         }
-        if !self.used.has_room(most, ms) && !is_due {
-            return Err(RateExceeded::All);
+        let all_ms = after(self.restored_ms, ms);
+        if !fits(all_ms, burst, rates.ms) && !is_due {
+            return Err(RejectCause::TooOftenInAll);
         }
-        self.used.spend(ms);
-        part.used.spend(rates.part_ms);
-        part.taken_ms = now_ms;
+        self.restored_ms = all_ms;
+        bucket.restored_ms = bucket_ms;
+        bucket.taken_ms = now_ms;
         Ok(())
-    }
-}
-
-impl From<RateExceeded> for RejectCause {
-    fn from(spent: RateExceeded) -> Self {
-        match spent {
-            RateExceeded::Source => Self::TooOften,
-            RateExceeded::All => Self::TooOftenInAll,
-        }
     }
 }
 
@@ -208,40 +168,40 @@ mod tests {
 
     const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
+    const UNUSED: SourceBucket = SourceBucket::UNUSED;
+
+    type TestLimit<'a> = RateLimit<&'a mut [SourceBucket]>;
+
     /// Budget whose buckets do not matter: each request has another source.
-    struct Whole {
-        budget: RateLimit,
-        parts: [SourceBucket; 64],
+    struct Whole<'a> {
+        budget: TestLimit<'a>,
         next: u32,
     }
 
-    impl Whole {
-        fn new() -> Self {
+    impl<'a> Whole<'a> {
+        fn new(parts: &'a mut [SourceBucket]) -> Self {
             Self {
-                budget: RateLimit::new(REFUSALS, SALT),
-                parts: [SourceBucket::UNUSED; 64],
+                budget: RateLimit::new(REFUSALS, SALT, parts),
                 next: 0,
             }
         }
 
         fn take(&mut self, now_ms: u64, invites: bool) -> bool {
             // None of them is due once the whole is used up.
-            let used = SourceBucket {
+            self.budget.buckets.fill(SourceBucket {
                 taken_ms: now_ms,
-                ..SourceBucket::UNUSED
-            };
-            self.parts = [used; 64];
+                ..UNUSED
+            });
             self.next = self.next.wrapping_add(1);
             let addr = Some(self.next);
-            self.budget
-                .take(&mut self.parts, addr, now_ms, 1, invites)
-                .is_ok()
+            self.budget.take(addr, now_ms, 1, invites).is_ok()
         }
     }
 
     #[test]
     fn a_burst_then_the_rate() {
-        let mut b = Whole::new();
+        let mut parts = [UNUSED; 64];
+        let mut b = Whole::new(&mut parts);
         for _ in 0..REFUSALS.burst {
             assert!(b.take(1000, false));
         }
@@ -253,7 +213,8 @@ mod tests {
 
     #[test]
     fn an_invitation_may_overdraw() {
-        let mut b = Whole::new();
+        let mut parts = [UNUSED; 64];
+        let mut b = Whole::new(&mut parts);
         for _ in 0..REFUSALS.burst {
             assert!(b.take(0, false));
         }
@@ -270,7 +231,8 @@ mod tests {
 
     #[test]
     fn a_pause_fills_up() {
-        let mut b = Whole::new();
+        let mut parts = [UNUSED; 64];
+        let mut b = Whole::new(&mut parts);
         for _ in 0..REFUSALS.burst {
             assert!(b.take(0, false));
         }
@@ -281,63 +243,61 @@ mod tests {
         assert!(!b.take(1, false));
         assert!(b.take(3, false));
         for _ in 0..REFUSALS.burst {
-            assert!(b.take(u64::MAX, false));
+            assert!(b.take(u64::MAX / 2, false));
         }
-        assert!(!b.take(u64::MAX, false));
+        assert!(!b.take(u64::MAX / 2, false));
     }
 
     /// Returns how many rejects `addr` gets at once at `now_ms`.
-    fn gets(b: &mut RateLimit, parts: &mut [SourceBucket], addr: u32, now_ms: u64) -> usize {
+    fn gets(b: &mut TestLimit<'_>, addr: u32, now_ms: u64) -> usize {
         (0..100_000)
-            .take_while(|_| b.take(parts, Some(addr), now_ms, 1, true).is_ok())
+            .take_while(|_| b.take(Some(addr), now_ms, 1, true).is_ok())
             .count()
     }
 
     #[test]
     fn one_address_leaves_most_to_others() {
         let burst = usize::try_from(REFUSALS.part_burst).unwrap_or(0);
-        let mut b = RateLimit::new(REFUSALS, SALT);
-        let mut parts = [SourceBucket::UNUSED; 64];
-        assert_eq!(gets(&mut b, &mut parts, 7, 0), burst);
-        assert_eq!(b.take(&mut parts, Some(8), 0, 1, false), Ok(()));
+        let mut parts = [UNUSED; 64];
+        let mut b = RateLimit::new(REFUSALS, SALT, &mut parts[..]);
+        assert_eq!(gets(&mut b, 7, 0), burst);
+        assert_eq!(b.take(Some(8), 0, 1, false), Ok(()));
         // It may try as often as it likes; it gets more by and by, and no more than its part.
         for turn in 1..=10u64 {
             let ms = turn.saturating_mul(u64::from(REFUSALS.part_ms));
-            assert_eq!(gets(&mut b, &mut parts, 7, ms), 1);
-            assert_eq!(b.take(&mut parts, Some(8), ms, 1, false), Ok(()));
+            assert_eq!(gets(&mut b, 7, ms), 1);
+            assert_eq!(b.take(Some(8), ms, 1, false), Ok(()));
         }
-        assert_eq!(gets(&mut b, &mut parts, 7, 1 << 40), burst);
+        assert_eq!(gets(&mut b, 7, 1 << 40), burst);
     }
 
     #[test]
     fn every_node_of_a_cluster_is_answered_after_a_restart() {
-        let mut b = RateLimit::new(REFUSALS, SALT);
         // An eighth of them, and an eighth of five thousand nodes with three connections each.
-        let mut parts = [SourceBucket::UNUSED; PARTS / 8];
+        let mut parts = [UNUSED; PARTS / 8];
+        let mut b = RateLimit::new(REFUSALS, SALT, &mut parts[..]);
         let told = (0..625u32)
             .flat_map(|n| [n; 3])
-            .filter(|n| {
-                b.take(&mut parts, Some(0x0a00_0000 | n), 0, 1, true)
-                    .is_ok()
-            })
+            .filter(|n| b.take(Some(0x0a00_0000 | n), 0, 1, true).is_ok())
             .count();
         assert_eq!(told, 3 * 625);
     }
 
     #[test]
     fn request_without_an_address_has_its_own_bucket() {
-        let mut b = RateLimit::new(REFUSALS, SALT);
-        let mut parts = [SourceBucket::UNUSED; 4];
-        let told = (0..1000).filter(|_| b.take(&mut parts, None, 0, 1, true).is_ok());
+        let mut parts = [UNUSED; 4];
+        let mut b = RateLimit::new(REFUSALS, SALT, &mut parts[..]);
+        let told = (0..1000).filter(|_| b.take(None, 0, 1, true).is_ok());
         assert_eq!(told.count(), REFUSALS.part_burst as usize);
-        assert_eq!(b.take(&mut [], Some(1), 0, 1, true), Err(RateExceeded::All));
+        let mut b = RateLimit::new(REFUSALS, SALT, &mut [][..]);
+        assert_eq!(b.take(Some(1), 0, 1, true), Err(RejectCause::TooOftenInAll));
     }
 
     #[test]
     fn frequent_reconnects_of_one_address_are_throttled_alone() {
-        let mut b = RateLimit::new(TAKEN, SALT);
-        let mut parts = [SourceBucket::UNUSED; PARTS];
-        let mut tried = |addr, ms| b.take(&mut parts, Some(addr), ms, 1, false).is_ok();
+        let mut parts = [UNUSED; PARTS];
+        let mut b = RateLimit::new(TAKEN, SALT, &mut parts[..]);
+        let mut tried = |addr, ms| b.take(Some(addr), ms, 1, false).is_ok();
         // Ten thousand clients with one each, and some with 32.
         assert!((0..10_000u32).all(|n| tried(0x0a00_0000 | n, 0)));
         assert!((0..100u32).all(|n| (0..32).all(|_| tried(0x0b00_0000 | n, 0))));
@@ -348,10 +308,10 @@ mod tests {
         let others = (0..1000u32).map(|n| tried(0x0c00_0000 | n, 3_600_000));
         assert!(others.filter(|taken| *taken).count() > 980);
         // The log says which budget it was.
-        while b.take(&mut parts, Some(7), 3_600_000, 1, false).is_ok() {}
+        while b.take(Some(7), 3_600_000, 1, false).is_ok() {}
         assert_eq!(
-            b.take(&mut parts, Some(7), 3_600_000, 1, false),
-            Err(RateExceeded::Source)
+            b.take(Some(7), 3_600_000, 1, false),
+            Err(RejectCause::TooOften)
         );
     }
 
@@ -360,14 +320,14 @@ mod tests {
     #[test]
     fn three_storms_of_forty_thousand_requests_are_taken() {
         for salt in [SALT, 1, 0x0123_4567_89ab_cdef] {
-            let mut b = RateLimit::new(TAKEN, salt);
-            let mut parts = [SourceBucket::UNUSED; PARTS];
+            let mut parts = [UNUSED; PARTS];
+            let mut b = RateLimit::new(TAKEN, salt, &mut parts[..]);
             for begun in [1_000, 61_000, 121_000u64] {
                 for n in 0..10_000u32 {
                     let asks = if n % 10 == 0 { 12 } else { 4 };
                     let addr = Some(0x0a00_0000 | n);
                     for _ in 0..asks {
-                        let taken = b.take(&mut parts, addr, begun, timer_units(18), false);
+                        let taken = b.take(addr, begun, timer_units(18), false);
                         assert_eq!(taken, Ok(()));
                     }
                 }
@@ -399,8 +359,8 @@ mod tests {
 
     #[test]
     fn exhausted_total_leaves_each_bucket_a_request() {
-        let mut b = RateLimit::new(TAKEN, SALT);
-        let mut parts = [SourceBucket::UNUSED; PARTS];
+        let mut parts = [UNUSED; PARTS];
+        let mut b = RateLimit::new(TAKEN, SALT, &mut parts[..]);
         let (mut honest, mut made, mut spent) = (0u32, 0u32, 0u32);
         // A hundred addresses with the longest timers, each as fast as it can, for an hour; and one that tries
         // every four seconds.
@@ -409,15 +369,15 @@ mod tests {
                 let asks = if ms == 10_000 { TAKEN.part_burst } else { 1 };
                 for _ in 0..asks {
                     let addr = Some(0x0a00_0000 | addr);
-                    match b.take(&mut parts, addr, ms, timer_units(30), false) {
+                    match b.take(addr, ms, timer_units(30), false) {
                         Ok(()) => made = made.saturating_add(1),
-                        Err(RateExceeded::All) => spent = spent.saturating_add(1),
-                        Err(RateExceeded::Source) => {}
+                        Err(RejectCause::TooOftenInAll) => spent = spent.saturating_add(1),
+                        Err(_) => {}
                     }
                 }
             }
             let addr = Some(0x0b00_0001);
-            if ms % 4_000 == 0 && b.take(&mut parts, addr, ms, timer_units(18), false).is_ok() {
+            if ms % 4_000 == 0 && b.take(addr, ms, timer_units(18), false).is_ok() {
                 honest = honest.saturating_add(1);
             }
         }

@@ -2,7 +2,7 @@
 
 //! Implementation of [`Connection`]: the functions of a connection that its peer calls.
 //!
-//! Context: process. The peer lock is not held, except in [`ConnListEntry::is_doubted`], which takes no lock.
+//! Context: process. The peer lock is not held, except in functions that take no lock.
 
 use kernel::{
     prelude::*,
@@ -16,7 +16,6 @@ use super::{
 use crate::{
     lnd::{
         peer::{
-            conn_list::ConnListEntry,
             Connection,
             NotSent,
             Peer, //
@@ -158,9 +157,7 @@ impl Connection for Conn {
     fn lived_ms(&self) -> u64 {
         self.with(|inner| inner.lived_ms)
     }
-}
 
-impl ConnListEntry for Conn {
     fn is_doubted(&self) -> bool {
         self.doubted()
     }

@@ -22,6 +22,7 @@ use crate::{
     lnd::{
         log,
         ni::DeviceHint,
+        peer::Connection,
         timestamp::Timestamp, //
     },
     lnet::uevent,
@@ -91,7 +92,8 @@ impl Conn {
         self.peer.closing(self, failed);
         self.ni.leave(&self.made_with);
         if cause.is_some_and(Cause::is_silent) {
-            self.peer.doubt_all();
+            // Dead connections are then found now, and not when a message is to be sent on each of them.
+            self.peer.for_each_conn(|conn| conn.doubt());
         }
         match self.id() {
             Some(id) => self.tell_end(&id, self.reachability(id.reachability())),

@@ -29,7 +29,7 @@ use crate::{
     lnd::{
         lnet_types::lnet_health,
         peer::{
-            send as peer_send,
+            pending::fail_msg,
             NotSent, //
         }, //
     },
@@ -89,7 +89,7 @@ impl WorkItem<SHORTAGE> for Conn {
 /// Sends a message that has waited, over another connection if this one is closed.
 fn send_again(conn: &Arc<Conn>, (msg, req, since): WaitingMsg) {
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
-        return peer_send::fail_msg(&conn.ni, msg, Cause::NoResources);
+        return fail_msg(&conn.ni, msg, Cause::NoResources);
     }
     let (msg, cause) = match send::send(conn, msg, &req) {
         Ok(()) => return,
@@ -100,7 +100,7 @@ fn send_again(conn: &Arc<Conn>, (msg, req, since): WaitingMsg) {
         Err(NotSent::Failed(msg, e)) => (msg, Cause::Local(e.to_errno())),
         Err(NotSent::Lost(msg, cause)) => (msg, cause),
     };
-    peer_send::fail_msg(&conn.ni, msg, cause);
+    fail_msg(&conn.ni, msg, cause);
 }
 
 /// Resends a message that a connection lost, or finalizes it. Returns true if it has failed.

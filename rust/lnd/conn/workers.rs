@@ -28,6 +28,7 @@ use super::{
 use crate::{
     lnd::{
         lingering::Lingering,
+        peer::Connection,
         timestamp::Timestamp, //
     },
     policy::{
@@ -143,7 +144,8 @@ impl WorkItem<TIMER> for Conn {
                 }
                 if look == Check::All {
                     drop(guard);
-                    this.peer.probe_all();
+                    // A dead peer then shows on all connections at about the same time.
+                    this.peer.for_each_conn(|conn| conn.ask());
                 }
             }
             State::Closing | State::Draining => {

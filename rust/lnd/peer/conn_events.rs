@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     policy::{
-        link_state::SendPolicy,
+        link_state::{
+            SendPolicy,
+            RECALL_MS, //
+        },
         reconnect::{
             PeerParams,
             RetryReject, //
@@ -39,28 +42,29 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         if this.ni.passage() != SendPolicy::Open {
-            return this.wait_for_way();
+            return this.wait_for_link();
         }
         let listed = this.ni.is_listed();
-        let (attempts, again) = this.with(|inner| {
+        let turn = this.with(|inner| {
             if !listed {
                 let _ = inner.policy.cancel_retry();
             }
-            let (attempts, again) = inner.try_again(&this);
-            if again {
+            let turn = inner.try_again(&this);
+            if turn.is_err() {
                 this.check_later(inner);
             }
-            (attempts, again)
+            turn
         });
-        for _ in 0..attempts {
-            this.attempt();
-        }
-        if attempts == 0 && !again {
-            // Messages may wait for the release of a connection, which is running at this moment.
-            this.serve_waiting();
-            // LNet deletes the NI: the cause of the last attempt, which may have been the peer's, is not why messages
-            // fail.
-            this.forget_if_idle((!listed).then_some(Cause::Shutdown));
+        match turn {
+            Err(()) => {}
+            Ok(Some((attempts, turn))) => (0..attempts).for_each(|_| this.attempt(turn)),
+            Ok(None) => {
+                // Messages may wait for the release of a connection, which is running at this moment.
+                this.serve_waiting();
+                // LNet deletes the NI: the cause of the last attempt, which may have been the peer's, is not why
+                // messages fail.
+                this.forget((!listed).then_some(Cause::Shutdown), true);
+            }
         }
         // The peer had its turn, and may not have used it; or a call was lost.
         this.peers.call_next();
@@ -68,6 +72,41 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
 }
 
 impl<C: Connection> Peer<C> {
+    /// Keeps a retry waiting for the link to come up, for a limited time.
+    fn wait_for_link(self: &Arc<Self>) {
+        // Waiting messages delay the deletion of the NI.
+        if !self.ni.is_listed() {
+            self.drop_pending();
+            // A peer with a closing connection is kept.
+            return self.refuse_waiting();
+        }
+        if self.ni.passage() == SendPolicy::Refuse {
+            self.refuse_waiting();
+        }
+        let now_ms = self.ni.now_ms();
+        let again = self.with(|inner| {
+            let policy = &mut inner.policy;
+            let recalled = policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;
+            // More connections beside established ones wait for the link, too.
+            let more = policy.has_conns() && policy.is_due();
+            let wanted = !inner.pending.is_empty() || recalled || more;
+            // A connection released meanwhile may have asked for a retry.
+            if !wanted || self.ni.is_stopping() {
+                let _ = policy.cancel_retry();
+                return false;
+            }
+            // The pause after an attempt may have ended meanwhile, and the retry with it.
+            let again = policy.hold() || policy.is_due();
+            if again {
+                self.check_later(inner);
+            }
+            again
+        });
+        if !again {
+            self.forget(Some(self.ni.way(|way| way.why())), true);
+        }
+    }
+
     /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the
     /// messages that wait. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
@@ -79,7 +118,7 @@ impl<C: Connection> Peer<C> {
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
-            inner.conns.publish(conn);
+            inner.conns.publish(conn, true);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
         // The walk begins with the connections that were listed last. The request of a passive connection came when the
@@ -112,7 +151,7 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn flush_pending(self: &Arc<Self>, conn: Option<&Arc<C>>) {
         self.connect_missing();
         match conn {
-            Some(conn) => self.flush_own(conn),
+            Some(conn) => self.flush(conn.clone(), true),
             None => self.serve_waiting(),
         }
     }
@@ -173,7 +212,7 @@ impl<C: Connection> Peer<C> {
         }
         // Messages that arrived while the connection was closing need another one.
         self.serve_waiting();
-        self.forget_if_idle(Some(cause));
+        self.forget(Some(cause), true);
     }
 
     /// Stops waiting for a peer whose request was accepted and that does not continue. May sleep.

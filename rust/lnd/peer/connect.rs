@@ -1,8 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attempts to connect to a peer, and their failure.
+//! Attempts to connect to a peer: their turn in the connect queue of the NI ([`crate::policy::connect_queue`]), their
+//! failure, and the timer for the next attempt. Connection requests of the peer.
 //!
-//! Context: process; may sleep, except for [`Peer::accept_failed`], which finalizes no message.
+//! A call of a peer that waits for its turn is a hint, and may be lost: such a peer checks again every second
+//! ([`RECHECK_MS`]), and then calls the next peer. The queue stores addresses, not peers, and holds no reference. A
+//! peer that is forgotten removes its entry.
+//!
+//! The code that finds a retry due arms the timer, while it still holds the peer lock. Therefore the timer is not armed
+//! for a retry that is no longer due, and does not delay a retry that other code wants sooner. It is not armed for a
+//! peer that is out of its table. Otherwise the NI could not be deleted before the timer has run.
+//!
+//! Context: process; may sleep, except for [`Peer::accept_failed`], which finalizes no message, and
+//! [`Peer::validate`], for which all requests to a listener wait. The lock of the queue and the lock of a rate limit
+//! nest inside the peer lock; no memory is allocated under them. A peer is called with neither held.
+//!
+//! # Invariants
+//!
+//! The attempts that the queue counts are the attempts of this node that the policies of the peers have counted
+//! ([`crate::policy::reconnect::ReconnectState::start`]) and that have not ended their turn
+//! ([`super::Connection::end_turn`]). Each attempt keeps the priority that it was counted with, and is counted off with
+//! it.
 
 use kernel::{
     prelude::*,
@@ -11,7 +29,11 @@ use kernel::{
 
 use super::{
     Connection,
-    Peer, //
+    Peer,
+    PeerInner,
+    Peers,
+    RECHECK_MS,
+    RETRY, //
 };
 use crate::{
     lnd::{
@@ -20,7 +42,10 @@ use crate::{
         stats::conn_trace, //
     },
     policy::{
-        connect_queue::ConnectPriority,
+        connect_queue::{
+            ConnectPriority,
+            QueueState, //
+        },
         link_state::SendPolicy,
         reconnect::{
             AfterFailure,
@@ -29,73 +54,182 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        conn_req_check::{
+            check_peer,
+            ConnReq,
+            PeerVerdict,
+            PeerView,
+            Refusal,
+            RejectCause, //
+        },
+        constants::QueueDepth,
         reject::{
             RetryWhy,
             UNSAID_MAX, //
         }, //
     },
-    rdma::random, //
+    rdma::{
+        random,
+        work, //
+    }, //
 };
 
-impl<C: Connection> Peer<C> {
-    /// Starts one attempt that the policy has already counted.
-    pub(super) fn attempt(self: &Arc<Self>) {
-        let now_ms = self.ni.now_ms();
-        let (known, salt, turn) = self.with(|inner| {
-            inner.asked_ms = now_ms;
-            (inner.policy.known, inner.conns.len(), inner.claim)
-        });
-        let salt = u32::try_from(salt).unwrap_or(0);
-        if !self.ni.lnet.allows(self.nid.raw()) {
-            return self.forbidden(turn, Cause::Denied);
-        }
-        if self.ni.retained_rx.are_too_many(self.nid) {
-            return self.forbidden(turn, Cause::Backlog);
-        }
-        let made =
-            C::open(self, Some(turn), known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
-        match made {
-            Ok(conn) => conn.start(),
-            Err(e) => {
-                // The NI logs once that its device is gone or that it stops.
-                if e == ENOMEM {
-                    log::cannot(self.nid, "make a connection", e);
+/// Minimum number of connections that a peer may have: more than `conns_per_peer` of this node, because the peer's may
+/// be larger.
+const CONNS_MIN: u16 = 32;
+
+/// Time in milliseconds over which reconnects of peers without a waiting message are spread when the link comes up.
+const RECALL_SPREAD_MS: u32 = 200;
+
+impl<C: Connection> Peers<C> {
+    /// Ends the turn of an attempt of this node that entered with priority `claim`, and calls the next peer.
+    fn leave_line(&self, claim: ConnectPriority) {
+        self.line.lock().leave(claim);
+        self.call_next();
+    }
+
+    /// Calls the next peer in the queue, if there is room. Skips a peer that no longer exists.
+    pub(super) fn call_next(&self) {
+        loop {
+            let next = self.line.lock().next();
+            let Some((addr, claim)) = next else { return };
+            if let Some(peer) = self.table.get(addr) {
+                if peer.call(claim) {
+                    return;
                 }
-                let cause = match e {
-                    ENODEV => Cause::DeviceGone,
-                    _ => Cause::NoResources,
-                };
-                let _ = self
-                    .ni
-                    .close_stats
-                    .ended(self.nid, true, false, cause, None);
-                conn_trace::no_conn(self.ni.nid, self.nid, cause, None);
-                self.not_begun(turn, cause);
             }
         }
     }
+}
 
-    /// Ends an attempt that was just counted and is not to be made: the administrator denies the peer, or LNet already
-    /// retains too many received buffers of the peer.
-    fn forbidden(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
-        let noted = self
-            .ni
-            .close_stats
-            .ended(self.nid, true, false, cause, None);
-        log::not_connected(self.nid, cause, noted);
-        conn_trace::no_conn(self.ni.nid, self.nid, cause, None);
-        self.not_begun(turn, cause);
+impl<C: Connection> Peer<C> {
+    /// Ends the turn of an attempt that has ended, or that takes too long to make other peers wait. Does nothing if the
+    /// turn has already ended.
+    pub(crate) fn end_turn(&self, conn: &C) {
+        if let Some(claim) = conn.end_turn() {
+            self.peers.leave_line(claim);
+        }
     }
 
-    /// Ends an attempt that was just counted and has no object.
-    fn not_begun(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
+    /// Ends the turn because the peer has not answered.
+    pub(crate) fn does_not_answer(&self, conn: &C) {
+        if let Some(claim) = conn.end_turn() {
+            self.peers.line.lock().note(self.nid.addr(), false);
+            self.peers.leave_line(claim);
+        }
+    }
+
+    /// Records that the peer has answered a request of this node, with any answer.
+    pub(crate) fn answers(&self) {
+        self.peers.line.lock().note(self.nid.addr(), true);
+    }
+
+    /// Calls the peer, whose entry with priority `claim` was taken out of the queue. Returns false if the peer no
+    /// longer wants the turn, or has another entry by now.
+    fn call(self: &Arc<Self>, claim: ConnectPriority) -> bool {
+        let now_ms = self.ni.now_ms();
+        self.with(|inner| {
+            if inner.place != QueueState::Queued(claim) {
+                return false;
+            }
+            if !inner.policy.is_due() {
+                inner.place = QueueState::Nowhere;
+                return false;
+            }
+            inner.place = QueueState::Called;
+            inner.called_ms = now_ms;
+            self.retry_in(inner, 0);
+            true
+        })
+    }
+
+    /// Checks a request against the state of the peer. Counts an accepted request here, and with `ration`, which
+    /// returns whether its rate limit has room for it. Returns `None` if the peer is leaving its table.
+    pub(crate) fn validate(
+        &self,
+        asked: &ConnReq,
+        ration: impl FnOnce() -> Result<(), RejectCause>,
+    ) -> Option<PeerVerdict> {
+        let wanted = self.ni.lnet.conns_per_peer();
+        let now_ms = self.ni.now_ms();
+        self.with(|inner| {
+            if inner.gone {
+                return None;
+            }
+            let policy = &mut inner.policy;
+            let connecting_ms = now_ms.saturating_sub(inner.asked_ms);
+            let view = PeerView {
+                stamp: (policy.known.stamp != 0).then_some(policy.known.stamp),
+                races: policy.races,
+                connecting_ms: policy.connecting().then_some(connecting_ms),
+                conns: u16::try_from(inner.conns.len()).unwrap_or(u16::MAX),
+                // The connections that the peer opens, and those of this node.
+                max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
+            };
+            let verdict = check_peer(asked, Some(&view));
+            match verdict {
+                PeerVerdict::Accept | PeerVerdict::Reborn => {
+                    if let Err(cause) = ration() {
+                        return Some(PeerVerdict::Refuse(Refusal::new(cause)));
+                    }
+                    policy.accepting();
+                }
+                PeerVerdict::Race(_) => policy.race_counted(),
+                PeerVerdict::Refuse(_) => {}
+            }
+            Some(verdict)
+        })
+    }
+
+    /// Resets the agreed depth to `depth`, so that it is negotiated again with a peer that wanted less. Calls `depth`
+    /// with the lock held: of two concurrent calls, the later one sets the current value.
+    pub(crate) fn ask_for(&self, depth: impl FnOnce() -> QueueDepth) {
+        self.with(|inner| inner.policy.known.depth = depth());
+    }
+
+    /// Starts one attempt that the policy has already counted, in that `turn`.
+    pub(super) fn attempt(self: &Arc<Self>, turn: ConnectPriority) {
+        let now_ms = self.ni.now_ms();
+        let (known, salt) = self.with(|inner| {
+            inner.asked_ms = now_ms;
+            (inner.policy.known, inner.conns.len())
+        });
+        let salt = u32::try_from(salt).unwrap_or(0);
+        let made = if !self.ni.lnet.allows(self.nid.raw()) {
+            Err(Cause::Denied)
+        } else if self.ni.retained_rx.are_too_many(self.nid) {
+            Err(Cause::Backlog)
+        } else {
+            C::open(self, Some(turn), known, salt)
+                .and_then(|conn| self.add(&conn).map(|()| conn))
+                .map_err(|e| {
+                    // The NI logs once that its device is gone or that it stops.
+                    if e == ENOMEM {
+                        log::cannot(self.nid, "make a connection", e);
+                    }
+                    match e {
+                        ENODEV => Cause::DeviceGone,
+                        _ => Cause::NoResources,
+                    }
+                })
+        };
+        let cause = match made {
+            Ok(conn) => return conn.start(),
+            Err(cause) => cause,
+        };
+        let stats = &self.ni.close_stats;
+        let noted = stats.ended(self.nid, true, false, cause, None);
+        if matches!(cause, Cause::Denied | Cause::Backlog) {
+            log::not_connected(self.nid, cause, noted);
+        }
+        conn_trace::no_conn(self.ni.nid, self.nid, cause, None);
         self.peers.leave_line(turn);
         self.with(|inner| inner.policy.closing());
         self.attempt_over(true, None, cause);
     }
 
     /// Handles the end of an attempt, whose object is released.
-    pub(crate) fn attempt_over(
+    pub(super) fn attempt_over(
         self: &Arc<Self>,
         active: bool,
         retry: Option<RetryReject>,
@@ -164,7 +298,7 @@ impl<C: Connection> Peer<C> {
     /// Returns whether so many consecutive attempts failed that a reject without a reason is not followed by another
     /// attempt.
     pub(crate) fn is_refused_often(&self) -> bool {
-        self.with(|inner| inner.policy.failures() >= UNSAID_MAX)
+        self.with(|inner| inner.policy.failures >= UNSAID_MAX)
     }
 
     /// Schedules the missing connections, in their turn, if one of several connections exists and no attempt is under
@@ -180,5 +314,97 @@ impl<C: Connection> Peer<C> {
                 self.retry_in(inner, ms);
             }
         });
+    }
+
+    /// Reconnects because the link came up: at once if messages wait; otherwise soon, but not at the same moment as all
+    /// other peers. If several connections survived, probes each of them: the peer may have closed some meanwhile
+    /// without being able to say so, and messages sent on these would be lost.
+    pub(crate) fn way_opened(self: &Arc<Self>) {
+        if self.with(|inner| inner.conns.usable() > 1) {
+            self.for_each_conn(|conn| conn.doubt());
+        }
+        self.with(|inner| {
+            if !inner.policy.is_due() {
+                return;
+            }
+            if inner.pending.is_empty() {
+                self.recall_soon(inner);
+            } else {
+                self.retry_in(inner, 0);
+            }
+        });
+    }
+
+    /// Schedules a retry that has just become due, in `ms` milliseconds. An armed timer belongs to an earlier retry
+    /// that is no longer due, or the retry has to come sooner now.
+    pub(super) fn retry_in(self: &Arc<Self>, inner: &mut PeerInner<C>, ms: u32) {
+        if !inner.gone {
+            inner.retry_ms = self.ni.now_ms().saturating_add(u64::from(ms));
+            work::mod_delayed::<Self, RETRY>(self.clone(), ms);
+        }
+    }
+
+    /// Checks again later, because a due retry cannot be made now. Does not delay a timer that was armed meanwhile.
+    pub(super) fn check_later(self: &Arc<Self>, inner: &mut PeerInner<C>) {
+        if !inner.gone && work::queue_delayed::<Self, RETRY>(self.clone(), RECHECK_MS) {
+            inner.retry_ms = self.ni.now_ms().saturating_add(u64::from(RECHECK_MS));
+        }
+    }
+
+    /// Schedules a due retry soon, but not at the same moment as those of all other peers.
+    pub(super) fn recall_soon(self: &Arc<Self>, inner: &mut PeerInner<C>) {
+        self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
+    }
+}
+
+impl<C: Connection> work::DelayedItem<RETRY> for Peer<C> {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
+impl<C: Connection> PeerInner<C> {
+    /// Returns the turn of an attempt that the caller starts, because a message needs a connection and there is none.
+    /// If the link is down, or the peer has to wait for its turn, a retry follows.
+    pub(super) fn want(
+        &mut self,
+        peer: &Arc<Peer<C>>,
+        passage: SendPolicy,
+    ) -> Option<ConnectPriority> {
+        if passage == SendPolicy::Open {
+            if !self.policy.may_start() {
+                return None;
+            }
+            if let Some(turn) = self.enter_line(peer, 1) {
+                return self.policy.start().then_some(turn);
+            }
+        }
+        if self.policy.hold() {
+            peer.retry_in(self, RECHECK_MS);
+        }
+        None
+    }
+
+    /// Returns the attempts to start now that a retry is due, with their turn. `Err`: it is not the peer's turn.
+    pub(super) fn try_again(
+        &mut self,
+        peer: &Peer<C>,
+    ) -> Result<Option<(u16, ConnectPriority)>, ()> {
+        let conns_per_peer = peer.ni.lnet.conns_per_peer();
+        let waiting = !self.pending.is_empty();
+        let turn = match self.policy.would_retry(waiting, conns_per_peer) {
+            0 => None,
+            wanted => Some(self.enter_line(peer, wanted).ok_or(())?),
+        };
+        // The same number, because the lock is held.
+        let started = self.policy.retry(waiting, conns_per_peer);
+        Ok(turn.map(|turn| (started, turn)))
+    }
+
+    /// Returns the turn if `attempts` attempts may start now, and counts them. Otherwise the peer waits in the queue.
+    fn enter_line(&mut self, peer: &Peer<C>, attempts: u16) -> Option<ConnectPriority> {
+        let more = self.policy.has_conns();
+        let mut line = peer.peers.line.lock();
+        line.enter(peer.nid.addr(), attempts, &mut self.place, more)
     }
 }

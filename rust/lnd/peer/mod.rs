@@ -21,17 +21,14 @@ use kernel::{
     workqueue::DelayedWork, //
 };
 
-use self::conn_list::{
-    ConnList,
-    ConnListEntry, //
-};
+use self::pending::PendingList;
 use super::{
     lingering::{
         Lingering,
         LingeringConns, //
     },
-    ni::Ni,
-    pending::PendingList, //
+    log,
+    ni::Ni, //
 };
 use crate::{
     lnet::{
@@ -43,10 +40,11 @@ use crate::{
             ConnectPriority,
             ConnectQueue,
             QueueState,
+            QueuedPeer,
             UnresponsiveBucket,
-            UnresponsivePeers,
             QUIET,
-            ROOM, //
+            ROOM,
+            UNUSED, //
         },
         reconnect::{
             PeerParams,
@@ -60,21 +58,17 @@ use crate::{
     rdma::{
         random,
         rcu_map::RcuMap,
-        work::NofsScope, //
+        work::{
+            self,
+            NofsScope, //
+        }, //
     }, //
 };
 
-mod accept;
 mod conn_events;
-pub(super) mod conn_list;
 mod connect;
-mod connect_slot;
-mod forget;
-mod link_change;
-mod pending_timer;
-mod pending_timer_arm;
-mod retry_timer;
-pub(super) mod send;
+pub(super) mod pending;
+mod send;
 mod snapshot;
 
 /// Ids of the delayed works: the retry, and the timeout of waiting messages.
@@ -84,29 +78,20 @@ const PENDING: u64 = 2;
 /// Milliseconds between two checks of messages that wait for the link to come up.
 const RECHECK_MS: u32 = 1000;
 
-/// Reason why [`Connection::send`] did not take a message.
+/// Reason why [`Connection::send`] or [`Peer::send`] did not take a message.
 pub(crate) enum NotSent {
-    /// The connection is closed; another connection may take the message.
+    /// The connection is closed, or the peer object is out of the table: another one may take the message.
     Closed(Message),
     /// The message cannot be sent at all; LNet finalizes it, if it has not waited.
     Failed(Message, Error),
-    /// The message cannot be sent now; the caller finalizes it with this cause ([`send::fail_msg`]).
+    /// The message cannot be sent now; the caller finalizes it with this cause ([`pending::fail_msg`]).
     Lost(Message, Cause),
 }
 
-/// Reason why [`Peer::send`] did not take a message.
-pub(crate) enum PeerError {
-    /// The peer object is out of the table.
-    Gone(Message),
-    /// The message cannot be sent.
-    Failed(Message, Error),
-}
-
-/// Connection as its peer uses it. The peer lock is not held in any call. The connection calls [`Peer::established`],
-/// [`Peer::unpublish`] and [`Peer::released`].
-pub(crate) trait Connection:
-    Lingering + ConnListEntry + Send + Sync + Sized + 'static
-{
+/// Connection as its peer uses it. The peer lock is not held, except in [`Connection::is_doubted`] and
+/// [`Connection::set_index`], which take no lock. The connection calls [`Peer::established`], [`Peer::unpublish`] and
+/// [`Peer::released`].
+pub(crate) trait Connection: Lingering + Send + Sync + Sized + 'static {
     /// Creates a connection to `peer`, which does not list it yet: for an attempt of this node in that `turn`, or for a
     /// request of the peer. `salt` spreads the connections of one peer over CPUs. May sleep.
     fn open(
@@ -156,6 +141,15 @@ pub(crate) trait Connection:
     /// the peer has just sent something here.
     fn ask(self: &Arc<Self>);
 
+    /// Returns whether others are preferred, because the peer may have closed this one.
+    fn is_doubted(&self) -> bool;
+
+    /// Returns the index that [`Self::set_index`] set.
+    fn index(&self) -> u32;
+
+    /// Sets the index that distinguishes the connection from the others of the peer.
+    fn set_index(&self, index: u32);
+
     /// Returns whether the connection is established and not closing.
     fn is_up(&self) -> bool;
 
@@ -187,17 +181,16 @@ pub(crate) struct Peers<C: Connection> {
     pub(crate) lingering: LingeringConns<C>,
     /// Peers that wait for their turn to connect.
     #[pin]
-    line: SpinLock<ConnectQueue<KVec<u32>, KVec<UnresponsiveBucket>>>,
+    line: SpinLock<ConnectQueue<KVVec<QueuedPeer>, KVec<UnresponsiveBucket>>>,
 }
 
 impl<C: Connection> Peers<C> {
     /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = RcuMap::new()?;
-        let room = || KVec::from_elem(0, ROOM, GFP_KERNEL);
+        let room = KVVec::from_elem(UNUSED, ROOM, GFP_KERNEL)?;
         let quiet = KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?;
-        let unanswered = UnresponsivePeers::new(quiet, random::u64());
-        let line = ConnectQueue::new([room()?, room()?, room()?], unanswered);
+        let line = ConnectQueue::new(room, quiet, random::u64());
         Arc::pin_init(
             pin_init!(Self {
                 ni,
@@ -238,6 +231,11 @@ impl<C: Connection> Peers<C> {
         self.table.remove(peer.nid.addr(), peer, queue);
     }
 
+    /// Calls `f` for each connection of each peer, without a lock ([`Peer::for_each_conn`]).
+    pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
+        self.table.for_each(|peer| peer.for_each_conn(&mut f));
+    }
+
     /// Returns the number of connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
         let parting = i32::try_from(self.lingering.len()).unwrap_or(0);
@@ -276,8 +274,6 @@ pub(crate) struct PeerInner<C> {
     lost_ms: u64,
     /// State in the connect queue.
     place: QueueState,
-    /// Priority with which the attempts counted last entered the connect queue.
-    claim: ConnectPriority,
     /// Time of its turn in the connect queue, on the NI's clock; 0 if the peer never had to wait for it.
     called_ms: u64,
     /// Time of the next attempt, on the NI's clock, if one is due.
@@ -324,7 +320,6 @@ impl<C: Connection> Peer<C> {
             asked_ms: 0,
             lost_ms: 0,
             place: QueueState::Nowhere,
-            claim: ConnectPriority::First,
             called_ms: 0,
             retry_ms: 0,
         };
@@ -359,41 +354,17 @@ impl<C: Connection> Peer<C> {
 
     /// Takes `conn` out of the connections that messages may use.
     pub(crate) fn unpublish(&self, conn: &Arc<C>) {
-        self.inner.lock().conns.unpublish(conn);
+        self.inner.lock().conns.publish(conn, false);
     }
 
     /// Stops messages from using `conn`, which closes. A failed attempt of this node no longer races with requests of
     /// the peer.
     pub(crate) fn closing(&self, conn: &Arc<C>, attempt_failed: bool) {
         let mut inner = self.inner.lock();
-        inner.conns.unpublish(conn);
+        inner.conns.publish(conn, false);
         if attempt_failed && conn.is_active() {
             inner.policy.closing();
         }
-    }
-
-    /// Returns for how many milliseconds the latest attempt of this node has lasted.
-    pub(super) fn connecting_ms(&self, inner: &PeerInner<C>) -> Option<u64> {
-        let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
-        inner.policy.connecting().then_some(since)
-    }
-
-    /// Probes the peer on all connections, because one connection closed after the peer was silent. Dead connections
-    /// are then found now, and not when a message is to be sent on each of them.
-    pub(crate) fn doubt_all(&self) {
-        self.for_each_conn(|conn| conn.doubt());
-    }
-
-    /// Probes the peer on all connections, because a request indicates that the peer was restarted. A restarted peer
-    /// answers on none of them.
-    pub(crate) fn doubt_lives(&self) {
-        self.for_each_conn(|conn| conn.recheck());
-    }
-
-    /// Probes the peer on all connections, because it is silent on one that waits for it. A dead peer then shows on all
-    /// of them at about the same time, not on one after the other.
-    pub(crate) fn probe_all(&self) {
-        self.for_each_conn(|conn| conn.ask());
     }
 
     /// Closes the connections but keeps the peer. Outstanding transfers end first if that is soon. Returns whether
@@ -420,10 +391,75 @@ impl<C: Connection> Peer<C> {
         // From the end, because new connections are added there, and a removal moves only the connections behind it.
         while let Some(at) = left.checked_sub(1) {
             left = at;
-            let conn = self.with(|inner| inner.conns.at(at));
-            if let Some(conn) = conn {
+            if let Some(conn) = self.conn_at(at) {
                 f(&conn);
             }
+        }
+    }
+
+    /// Closes every connection and every attempt, and fails the waiting messages.
+    pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
+        let waiting = self.with(|inner| {
+            inner.policy.no_more();
+            inner.pending.take()
+        });
+        waiting.fail(&self.ni, cause);
+        self.for_each_conn(|conn| conn.fail(cause));
+        self.with(|inner| {
+            let _ = inner.policy.cancel_retry();
+            let _ = work::cancel::<Self, RETRY>(self);
+        });
+        self.forget(Some(cause), true);
+    }
+
+    /// Fails the waiting messages, because LNet has another path for them.
+    pub(crate) fn refuse_waiting(&self) {
+        let waiting = self.with(|inner| inner.pending.take());
+        waiting.fail(&self.ni, self.ni.way(|way| way.why()));
+    }
+
+    /// Cancels the retry and forgets an idle peer, because LNet deletes the NI: messages do not wait for another
+    /// attempt.
+    fn drop_pending(self: &Arc<Self>) {
+        self.with(|inner| {
+            let _ = inner.policy.cancel_retry();
+        });
+        self.forget(Some(Cause::Shutdown), true);
+    }
+
+    /// Takes the peer from its table if it has no waiting message and no connection. Does not blame the peer.
+    pub(crate) fn forget_if_unused(self: &Arc<Self>) {
+        if self.with(|inner| inner.pending.is_empty()) {
+            self.forget(Some(Cause::PeerClosed), true);
+        }
+    }
+
+    /// Takes the peer from its table if it has no connection and no attempt, and fails the messages that still wait.
+    /// `asked`: this node had requested a connection or had one, so LNet is notified that the peer is down if the cause
+    /// blames the peer. May sleep, because LNet may send another message from inside when a message is finalized.
+    fn forget(self: &Arc<Self>, cause: Option<Cause>, asked: bool) {
+        let (waiting, heard_ms, last_cause) = {
+            let mut guard = self.inner.lock();
+            let inner = &mut *guard;
+            if !inner.policy.idle() || inner.gone || inner.conns.len() > 0 {
+                return;
+            }
+            inner.gone = true;
+            let mut line = self.peers.line.lock();
+            line.forget(self.nid.addr(), &mut inner.place);
+            (inner.pending.take(), inner.heard_ms, inner.last_cause)
+        };
+        let _ = work::cancel::<Self, PENDING>(self);
+        let _ = work::cancel::<Self, RETRY>(self);
+        self.peers.remove(self);
+        let cause = cause.or(last_cause).unwrap_or(Cause::PeerClosed);
+        if !waiting.is_empty() {
+            log::gave_up(self.nid, waiting.len(), cause);
+        }
+        waiting.fail(&self.ni, cause);
+        if asked && !self.ni.is_stopping() && cause.blames_peer() {
+            let age = self.ni.now_ms().saturating_sub(heard_ms) / 1000;
+            self.ni.lnet.notify_down(self.nid.raw(), age);
         }
     }
 }
@@ -435,5 +471,97 @@ impl<C: Connection> PeerInner<C> {
             return None;
         }
         self.conns.pick()
+    }
+}
+
+/// Connection in the list of its peer.
+struct Listed<C> {
+    conn: Arc<C>,
+    /// Messages may use the connection.
+    is_usable: bool,
+}
+
+/// Connections of a peer, in any state, and which of them messages may use. The caller holds the peer lock.
+struct ConnList<C> {
+    all: KVec<Listed<C>>,
+    /// Round-robin position.
+    next: usize,
+}
+
+impl<C: Connection> ConnList<C> {
+    /// List without connections.
+    const EMPTY: Self = Self {
+        all: KVec::new(),
+        next: 0,
+    };
+
+    /// Lists a new connection object, and assigns the lowest unused index. Any context.
+    fn add(&mut self, conn: &Arc<C>) -> Result {
+        let has = |index: &u32| self.all.iter().any(|of| of.conn.index() == *index);
+        let index = (0..=u32::MAX).find(|index| !has(index));
+        conn.set_index(index.unwrap_or(0));
+        let listed = Listed {
+            conn: conn.clone(),
+            is_usable: false,
+        };
+        Ok(self.all.push(listed, GFP_ATOMIC)?)
+    }
+
+    /// Removes a connection object.
+    fn remove(&mut self, conn: &Arc<C>) {
+        self.all.retain(|of| !Arc::ptr_eq(&of.conn, conn));
+    }
+
+    /// Sets whether messages may use a connection, if it is listed.
+    fn publish(&mut self, conn: &Arc<C>, is_usable: bool) {
+        let listed = self.all.iter_mut().find(|of| Arc::ptr_eq(&of.conn, conn));
+        if let Some(listed) = listed {
+            listed.is_usable = is_usable;
+        }
+    }
+
+    /// Returns the next connection to use.
+    fn pick(&mut self) -> Option<Arc<C>> {
+        self.next = self.next.wrapping_add(1);
+        let at = self.next.checked_rem(self.all.len())?;
+        match self.all.get(at) {
+            Some(of) if of.is_usable && !of.conn.is_doubted() => Some(of.conn.clone()),
+            _ => self.best(),
+        }
+    }
+
+    /// Returns the oldest connection that is not doubted, otherwise the newest.
+    fn best(&self) -> Option<Arc<C>> {
+        let mut usable = self.all.iter().filter(|of| of.is_usable);
+        let newest = usable.clone().next_back();
+        let sound = usable.find(|of| !of.conn.is_doubted());
+        sound.or(newest).map(|of| of.conn.clone())
+    }
+
+    /// Returns the number of connections.
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns the number of connections that messages may use.
+    fn usable(&self) -> usize {
+        self.all.iter().filter(|of| of.is_usable).count()
+    }
+
+    /// Returns the connection at index `place`: new ones are added at the end, and a removal moves only those behind
+    /// it.
+    fn at(&self, place: usize) -> Option<Arc<C>> {
+        self.all.get(place).map(|of| of.conn.clone())
+    }
+
+    /// Returns all connections; some are missing if there is no memory. Any context.
+    fn snapshot(&self) -> KVec<Arc<C>> {
+        let mut list = KVec::new();
+        for of in self.all.iter() {
+            if list.push(of.conn.clone(), GFP_ATOMIC).is_err() {
+                break;
+            }
+        }
+        list
     }
 }

@@ -1,36 +1,58 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages of a peer: sent over one of its connections, or kept until there is one.
+//! Messages of a peer: sent over one of its connections, or kept until there is one, for a limited time.
+//!
+//! The timer of messages that wait depends on nothing else: not on an attempt of this node (a peer that sends requests
+//! all the time and never continues leaves none), not on the turn of a worker (a worker may wait for minutes behind a
+//! device that hangs), not on a retry. While messages wait, the timer runs once a second: LNet, which deletes an NI,
+//! waits for its messages, too, and these must not wait for the pause before another attempt.
+//!
+//! # Invariants
+//!
+//! While messages wait in a peer that is in its table, the timer is armed, or is running and has not taken the lock
+//! yet. It is armed only for such a peer, with the peer lock held; the code that takes a peer from the table cancels
+//! the timer afterwards.
 
 use kernel::{
-    alloc::flags::__GFP_NOWARN,
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    workqueue::WorkItem, //
 };
 
 use super::{
+    pending::{
+        fail_msg,
+        Pending,
+        PendingList, //
+    },
     Connection,
     NotSent,
     Peer,
-    PeerError,
-    Peers, //
+    PeerInner,
+    Peers,
+    PENDING, //
 };
 use crate::{
-    lnd::{
-        lnet_types::lnet_health,
-        ni::Ni,
-        pending::Pending, //
-    },
     lnet::{
         Message,
         SendRequest, //
     },
-    policy::link_state::SendPolicy,
+    policy::{
+        connect_queue::{
+            next_look_ms,
+            pending_limit_ms,
+            PeerProgress, //
+        },
+        link_state::SendPolicy, //
+    },
     proto::{
         cause::Cause,
         nid::Nid, //
     },
-    rdma::work::NofsScope, //
+    rdma::work::{
+        self,
+        NofsScope, //
+    }, //
 };
 
 impl<C: Connection> Peers<C> {
@@ -58,8 +80,12 @@ impl<C: Connection> Peers<C> {
             };
             match peer.send(msg, req) {
                 Ok(()) => return Ok(()),
-                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
-                Err(PeerError::Gone(back)) => {
+                Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
+                Err(NotSent::Lost(msg, cause)) => {
+                    fail_msg(&self.ni, msg, cause);
+                    return Ok(());
+                }
+                Err(NotSent::Closed(back)) => {
                     // The peer is leaving the table: after the removal, the next look-up creates a new one.
                     self.remove(&peer);
                     msg = back;
@@ -82,26 +108,15 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Sends a message over one of the connections, or keeps it until there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
-    pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+    fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
         let mut msg = msg;
         // A peer that has left the table has no connection, and no message can wait there.
         while let Some(conn) = self.next_conn() {
             match conn.send(msg, req) {
-                Ok(()) => return Ok(()),
-                Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
-                Err(NotSent::Lost(msg, cause)) => {
-                    self.lose_one(msg, cause);
-                    return Ok(());
-                }
-                Err(NotSent::Closed(back)) => {
-                    msg = back;
-                    self.unpublish(&conn);
-                }
+                Err(NotSent::Closed(back)) => msg = back,
+                result => return result,
             }
+            self.unpublish(&conn);
         }
         self.wait(msg, req)
     }
@@ -109,40 +124,43 @@ impl<C: Connection> Peer<C> {
     /// Keeps a message until there is a connection, and starts an attempt if the link is up.
     #[cold]
     #[inline(never)]
-    fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+    fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
         let _nofs = NofsScope::enter();
         let passage = self.ni.passage();
-        if passage == SendPolicy::Refuse && self.with(|inner| inner.conns.usable() == 0) {
-            self.lose_one(msg, self.ni.way(|way| way.why()));
-            self.forget_if_unused();
-            return Ok(());
-        }
-        let pending = match Pending::new(msg, req) {
+        let kept =
+            match passage == SendPolicy::Refuse && self.with(|inner| inner.conns.usable() == 0) {
+                true => Err((msg, self.ni.way(|way| way.why()))),
+                false => Pending::new(msg, req).map_err(|msg| (msg, Cause::NoResources)),
+            };
+        let pending = match kept {
             Ok(pending) => pending,
-            Err(msg) => {
-                self.lose_one(msg, Cause::NoResources);
+            Err((msg, cause)) => {
                 // The peer may have been created for this message.
                 self.forget_if_unused();
-                return Ok(());
+                return Err(NotSent::Lost(msg, cause));
             }
         };
         // The last messages for an NI that LNet deletes use existing connections or attempts.
         let listed = self.ni.is_listed();
-        let (begins, flusher) = {
+        let (turn, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
-                let (msg, _) = KBox::into_inner(pending).into_parts();
-                return Err(PeerError::Gone(msg));
+                let msg = KBox::into_inner(pending).msg;
+                return msg.map_or(Ok(()), |msg| Err(NotSent::Closed(msg)));
             }
-            self.keep(&mut inner, pending, false);
-            let begins = listed && inner.want(self, passage);
-            (begins, inner.conns.best())
+            inner.pending.push_back(pending);
+            self.arm_pending_timer(&inner);
+            let turn = match listed {
+                true => inner.want(self, passage),
+                false => None,
+            };
+            (turn, inner.conns.best())
         };
-        if begins {
-            self.attempt();
+        if let Some(turn) = turn {
+            self.attempt(turn);
         }
         if let Some(conn) = flusher {
-            self.flush(&conn);
+            self.flush(conn, false);
         } else if !listed {
             self.drop_pending();
         }
@@ -151,99 +169,95 @@ impl<C: Connection> Peer<C> {
 
     /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits. Does
     /// nothing if another thread does this.
-    pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
-        let mut failed = KVec::new();
-        let mut next = self.flush_over(conn, usize::MAX, &mut failed);
+    ///
+    /// `own`: the caller is the blocking worker of `conn`, and delays its close. If `conn` is closed, only the messages
+    /// that wait at that moment go over the next connection. Later messages are sent by their senders, or when `conn`
+    /// is released.
+    pub(super) fn flush(self: &Arc<Self>, conn: Arc<C>, own: bool) {
+        // Finalized last, because LNet may be slow with them, and others wait.
+        let mut failed = PendingList::EMPTY;
+        let mut next = Some(conn);
+        let mut most = usize::MAX;
         // Not by recursion: all of many connections may be closed and still be listed.
         while let Some(conn) = next {
-            next = self.flush_over(&conn, usize::MAX, &mut failed);
+            next = self.flush_over(&conn, most, &mut failed);
+            if own {
+                most = self.with(|inner| inner.pending.len());
+            }
         }
-        self.lose(failed);
-    }
-
-    /// Hands messages over like [`Peer::flush`], in the blocking worker of `conn`, which delays the close of `conn`. If
-    /// `conn` is closed, only the messages that wait at that moment go over the next connection. Later messages are
-    /// sent by their senders, or when `conn` is released.
-    pub(super) fn flush_own(self: &Arc<Self>, conn: &Arc<C>) {
-        let mut failed = KVec::new();
-        let mut next = self.flush_over(conn, usize::MAX, &mut failed);
-        while let Some(conn) = next {
-            let waiting = self.with(|inner| inner.pending.len());
-            next = self.flush_over(&conn, waiting, &mut failed);
-        }
-        self.lose(failed);
+        failed.fail(&self.ni, Cause::PeerClosed);
     }
 
     /// Hands up to `most` messages to `conn` alone, unless another thread hands messages over. Returns the connection
-    /// to continue with if `conn` is closed. The caller finalizes the messages in `failed`, because LNet may be slow
-    /// with them, and others wait; those without memory for that are finalized here.
+    /// to continue with if `conn` is closed. Adds messages that the caller finalizes to `failed`.
     fn flush_over(
         self: &Arc<Self>,
         conn: &Arc<C>,
         most: usize,
-        failed: &mut KVec<(Message, Cause)>,
+        failed: &mut PendingList,
     ) -> Option<Arc<C>> {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
             return None;
         }
         for _ in 0..most {
-            let pending = {
-                let mut inner = self.inner.lock();
-                match inner.pending.pop_front() {
-                    Some(pending) => pending,
-                    None => {
-                        inner.flushing = false;
-                        return None;
-                    }
-                }
+            let next = self.with(|inner| {
+                let next = inner.pending.pop_front();
+                inner.flushing = next.is_some();
+                next
+            });
+            let mut pending = next?;
+            let Some(msg) = pending.msg.take() else {
+                continue;
             };
-            let since = pending.since();
-            let (msg, req) = KBox::into_inner(pending).into_parts();
-            match conn.send(msg, &req) {
-                Ok(()) => {}
-                Err(NotSent::Failed(msg, e)) => {
-                    self.lose_later(failed, msg, Cause::Local(e.to_errno()));
-                }
-                Err(NotSent::Lost(msg, cause)) => self.lose_later(failed, msg, cause),
+            let (msg, cause) = match conn.send(msg, &pending.req) {
+                Ok(()) => continue,
+                Err(NotSent::Failed(msg, e)) => (msg, Cause::Local(e.to_errno())),
+                Err(NotSent::Lost(msg, cause)) => (msg, cause),
                 Err(NotSent::Closed(msg)) => {
-                    let back = Pending::again(msg, &req, since);
-                    let mut late = None;
-                    let mut lost = None;
-                    {
-                        // Under one lock, so that no other hand-over begins behind this message.
-                        let mut inner = self.inner.lock();
-                        inner.conns.unpublish(conn);
-                        inner.flushing = false;
-                        match back {
-                            // The peer was forgotten while the message was on its way to the connection. Treated like a
-                            // new message of LNet.
-                            Ok(pending) if inner.gone => {
-                                late = Some(KBox::into_inner(pending).into_parts());
-                            }
-                            Ok(pending) => self.keep(&mut inner, pending, true),
-                            Err(msg) => lost = Some(msg),
-                        }
-                    }
-                    if let Some((msg, req)) = late {
-                        if let Err((msg, e)) = self.peers.send(self.nid, msg, &req) {
-                            self.lose_one(msg, Cause::Local(e.to_errno()));
-                        }
-                    }
-                    if let Some(msg) = lost {
-                        self.lose_later(failed, msg, Cause::NoResources);
-                    }
+                    pending.msg = Some(msg);
+                    self.take_back(conn, pending);
                     return self.next_for_waiting();
                 }
-            }
+            };
+            pending.msg = Some(msg);
+            pending.cause = Some(cause);
+            failed.push_back(pending);
         }
         self.with(|inner| inner.flushing = false);
         None
     }
 
+    /// Keeps a message in front of the others, because `conn` is closed, and ends the hand-over.
+    fn take_back(self: &Arc<Self>, conn: &Arc<C>, pending: KBox<Pending>) {
+        // Under one lock, so that no other hand-over begins behind this message.
+        let late = self.with(|inner| {
+            inner.conns.publish(conn, false);
+            inner.flushing = false;
+            if inner.gone {
+                return Some(pending);
+            }
+            inner.pending.push_front(pending);
+            self.arm_pending_timer(inner);
+            None
+        });
+        // The peer was forgotten while the message was on its way to the connection. Treated like a new message of
+        // LNet.
+        if let Some(Pending {
+            msg: Some(msg),
+            req,
+            ..
+        }) = late.map(KBox::into_inner)
+        {
+            if let Err((msg, e)) = self.peers.send(self.nid, msg, &req) {
+                fail_msg(&self.ni, msg, Cause::Local(e.to_errno()));
+            }
+        }
+    }
+
     /// Finds a connection for the waiting messages: an established one, or a new one.
     pub(super) fn serve_waiting(self: &Arc<Self>) {
         if let Some(conn) = self.next_for_waiting() {
-            self.flush(&conn);
+            self.flush(conn, false);
         }
     }
 
@@ -253,48 +267,68 @@ impl<C: Connection> Peer<C> {
     fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
-        let (begins, flusher) = self.with(|inner| {
+        let (turn, flusher) = self.with(|inner| {
             if inner.pending.is_empty() || inner.gone {
-                return (false, None);
+                return (None, None);
             }
-            if let Some(conn) = inner.conns.best() {
-                return (false, Some(conn));
+            match inner.conns.best() {
+                None if listed => (inner.want(self, passage), None),
+                conn => (None, conn),
             }
-            (listed && inner.want(self, passage), None)
         });
-        if begins {
-            self.attempt();
+        if let Some(turn) = turn {
+            self.attempt(turn);
         }
         flusher
     }
 
-    /// Adds a message to those that [`Self::lose`] finalizes; finalizes it at once if there is no memory.
-    fn lose_later(&self, failed: &mut KVec<(Message, Cause)>, msg: Message, cause: Cause) {
-        let _ = failed.reserve(1, GFP_NOWAIT | __GFP_NOWARN);
-        if failed.len() < failed.capacity() {
-            let _ = failed.push_within_capacity((msg, cause));
-        } else {
-            self.lose_one(msg, cause);
+    /// Arms the timer of the waiting messages, unless it is armed, or no message waits.
+    fn arm_pending_timer(self: &Arc<Self>, inner: &PeerInner<C>) {
+        if inner.gone || inner.pending.is_empty() {
+            return;
         }
+        let ms = next_look_ms(self.limit_ms(inner), inner.pending.waited_ms());
+        let _ = work::queue_delayed::<Self, PENDING>(self.clone(), ms);
     }
 
-    /// Finalizes messages as [`Self::lose_one`].
-    fn lose(&self, failed: KVec<(Message, Cause)>) {
-        let mut failed = failed;
-        for (msg, cause) in failed.drain_all() {
-            self.lose_one(msg, cause);
-        }
-    }
-
-    /// Finalizes a message with `cause`, because LNet does not resend a message that the driver did not take.
-    fn lose_one(&self, msg: Message, cause: Cause) {
-        fail_msg(&self.ni, msg, cause);
+    /// Returns how long a message may wait for a connection, in milliseconds.
+    fn limit_ms(&self, inner: &PeerInner<C>) -> i64 {
+        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
+        let progress = PeerProgress {
+            in_line: inner.place.waits(),
+            called_ms_ago: (inner.called_ms != 0).then_some(since),
+            under_way: inner.policy.is_under_way(),
+        };
+        let (usual_ms, most_ms) = (self.ni.pending_limit_ms(), self.ni.message_limit_ms());
+        pending_limit_ms(usual_ms, most_ms, progress)
     }
 }
 
-/// Finalizes a message of an NI with `cause`, because LNet does not resend a message that the driver did not take.
-pub(crate) fn fail_msg(ni: &Ni, msg: Message, cause: Cause) {
-    ni.close_stats.messages(cause, 1);
-    let outcome = cause.outcome(false);
-    msg.finalize(outcome.status, lnet_health(outcome.health));
+impl<C: Connection> work::DelayedItem<PENDING> for Peer<C> {
+    /// Returns a queue where a waiting item delays no other item.
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
+impl<C: Connection> WorkItem<PENDING> for Peer<C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let expired = this.with(|inner| {
+            let expired = inner.pending.take_expired(this.limit_ms(inner));
+            this.arm_pending_timer(inner);
+            expired
+        });
+        // A peer that could not be asked is not blamed.
+        let cause = match this.ni.passage() {
+            SendPolicy::Open => Cause::DeadlineConnecting,
+            SendPolicy::Hold | SendPolicy::Refuse => this.ni.way(|way| way.why()),
+        };
+        expired.fail(&this.ni, cause);
+        if !this.ni.is_listed() {
+            this.drop_pending();
+        }
+    }
 }

@@ -26,12 +26,12 @@ impl<C: Connection> Peer<C> {
 impl<C: Connection> PeerInner<C> {
     /// Returns the number of consecutive races that the peer lost.
     pub(crate) fn races(&self) -> u8 {
-        self.policy.races()
+        self.policy.races
     }
 
     /// Returns the number of consecutive failed attempts.
     pub(crate) fn failures(&self) -> u32 {
-        self.policy.failures()
+        self.policy.failures
     }
 
     /// Returns why the last connection or attempt ended, if there was none since.

@@ -334,7 +334,7 @@ impl Node {
         let seen = PeerView {
             stamp: (peer.policy.known.stamp != 0).then_some(peer.policy.known.stamp),
             connecting_ms: peer.policy.connecting().then_some(0),
-            races: peer.policy.races(),
+            races: peer.policy.races,
             conns,
             max_conns: 256,
         };

@@ -13,8 +13,11 @@ use kernel::{
     }, //
 };
 
-use super::lnet_types::lnet_health;
 use crate::{
+    lnd::{
+        lnet_types::lnet_health,
+        ni::Ni, //
+    },
     lnet::{
         Message,
         SendRequest, //
@@ -23,22 +26,26 @@ use crate::{
 };
 
 /// A waiting message.
-pub(crate) struct Pending {
-    msg: Message,
-    req: SendRequest,
+pub(super) struct Pending {
+    /// `None` while a connection has it.
+    pub(super) msg: Option<Message>,
+    pub(super) req: SendRequest,
+    /// Cause for which a connection failed it.
+    pub(super) cause: Option<Cause>,
     since: Instant<Monotonic>,
     next: Option<KBox<Pending>>,
 }
 
 impl Pending {
     /// Wraps a message, or gives it back if there is no memory. May sleep.
-    pub(crate) fn new(msg: Message, req: &SendRequest) -> Result<KBox<Self>, Message> {
+    pub(super) fn new(msg: Message, req: &SendRequest) -> Result<KBox<Self>, Message> {
         match KBox::new_uninit(GFP_KERNEL) {
             Ok(slot) => Ok(KBox::write(
                 slot,
                 Self {
-                    msg,
+                    msg: Some(msg),
                     req: req.keep(),
+                    cause: None,
                     since: Instant::now(),
                     next: None,
                 },
@@ -47,48 +54,27 @@ impl Pending {
         }
     }
 
-    /// Returns the message and its request.
-    pub(crate) fn into_parts(self) -> (Message, SendRequest) {
-        (self.msg, self.req)
-    }
-
-    /// Wraps a message that a connection did not take; it keeps the time of its arrival.
-    pub(crate) fn again(
-        msg: Message,
-        req: &SendRequest,
-        since: Instant<Monotonic>,
-    ) -> Result<KBox<Self>, Message> {
-        let mut pending = Self::new(msg, req)?;
-        pending.since = since;
-        Ok(pending)
-    }
-
-    /// Returns the time of its arrival.
-    pub(crate) fn since(&self) -> Instant<Monotonic> {
-        self.since
-    }
-
     fn waited_ms(&self) -> i64 {
         self.since.elapsed().as_millis()
     }
 }
 
 /// List of waiting messages.
-pub(crate) struct PendingList {
+pub(super) struct PendingList {
     head: Option<KBox<Pending>>,
 }
 
 impl PendingList {
     /// List without messages.
-    pub(crate) const EMPTY: Self = Self { head: None };
+    pub(super) const EMPTY: Self = Self { head: None };
 
     /// Returns whether no message waits.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.head.is_none()
     }
 
     /// Returns the number of waiting messages.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let mut n: usize = 0;
         let mut at = &self.head;
         while let Some(pending) = at {
@@ -99,12 +85,12 @@ impl PendingList {
     }
 
     /// Returns how long the oldest message has waited, in milliseconds; 0 if none waits.
-    pub(crate) fn waited_ms(&self) -> i64 {
+    pub(super) fn waited_ms(&self) -> i64 {
         self.head.as_ref().map_or(0, |oldest| oldest.waited_ms())
     }
 
     /// Appends a message.
-    pub(crate) fn push_back(&mut self, pending: KBox<Pending>) {
+    pub(super) fn push_back(&mut self, pending: KBox<Pending>) {
         let mut at = &mut self.head;
         while let Some(there) = at {
             at = &mut there.next;
@@ -113,13 +99,13 @@ impl PendingList {
     }
 
     /// Inserts a message at the front.
-    pub(crate) fn push_front(&mut self, mut pending: KBox<Pending>) {
+    pub(super) fn push_front(&mut self, mut pending: KBox<Pending>) {
         pending.next = self.head.take();
         self.head = Some(pending);
     }
 
     /// Takes the oldest message.
-    pub(crate) fn pop_front(&mut self) -> Option<KBox<Pending>> {
+    pub(super) fn pop_front(&mut self) -> Option<KBox<Pending>> {
         let mut pending = self.head.take()?;
         self.head = pending.next.take();
         Some(pending)
@@ -127,7 +113,7 @@ impl PendingList {
 
     /// Takes the messages that have waited longer than `limit_ms` milliseconds. The list is in order, so one walk finds
     /// them.
-    pub(crate) fn take_expired(&mut self, limit_ms: i64) -> Self {
+    pub(super) fn take_expired(&mut self, limit_ms: i64) -> Self {
         let mut at = &mut self.head;
         while at.as_ref().is_some_and(|p| p.waited_ms() > limit_ms) {
             let Some(expired) = at else { break };
@@ -140,17 +126,17 @@ impl PendingList {
     }
 
     /// Takes all messages.
-    pub(crate) fn take(&mut self) -> Self {
+    pub(super) fn take(&mut self) -> Self {
         core::mem::replace(self, Self::EMPTY)
     }
 
-    /// Finalizes every message with `cause`. Process context, no lock held.
-    pub(crate) fn fail(mut self, cause: Cause) {
-        let outcome = cause.outcome(false);
+    /// Finalizes every message for its own cause, otherwise for `cause`. Process context, no lock held.
+    pub(super) fn fail(mut self, ni: &Ni, cause: Cause) {
         while let Some(pending) = self.pop_front() {
-            KBox::into_inner(pending)
-                .msg
-                .finalize(outcome.status, lnet_health(outcome.health));
+            let pending = KBox::into_inner(pending);
+            if let Some(msg) = pending.msg {
+                fail_msg(ni, msg, pending.cause.unwrap_or(cause));
+            }
         }
     }
 }
@@ -160,4 +146,11 @@ impl Drop for PendingList {
         // One by one: dropping the head would recurse through the list.
         while self.pop_front().is_some() {}
     }
+}
+
+/// Finalizes a message of an NI with `cause`, because LNet does not resend a message that the driver did not take.
+pub(crate) fn fail_msg(ni: &Ni, msg: Message, cause: Cause) {
+    ni.close_stats.messages(cause, 1);
+    let outcome = cause.outcome(false);
+    msg.finalize(outcome.status, lnet_health(outcome.health));
 }
