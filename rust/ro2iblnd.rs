@@ -39,18 +39,18 @@ fn report_broken(what: &'static str) {
 
 struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
-    _registration: lnet::Registration<lnd::lnet_types::O2ib>,
+    _registration: lnet::Registration<lnd::ni::O2ib>,
     // Last: waits until no code of this module runs any more.
-    _exit: lnd::module_state::Exit,
+    _exit: lnd::ops::Exit,
 }
 
 impl kernel::Module for Ro2iblnd {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         rdma::layout_check::check()?;
-        let driver = lnd::module_state::Driver::new()?;
+        let driver = lnd::ops::Driver::new()?;
         Ok(Self {
             _registration: lnet::Registration::new(driver.clone())?,
-            _exit: lnd::module_state::Exit::new(driver),
+            _exit: lnd::ops::Exit::new(driver),
         })
     }
 }

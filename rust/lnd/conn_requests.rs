@@ -73,15 +73,6 @@ use crate::{
     }, //
 };
 
-/// NI as the listener uses it.
-pub(crate) trait ListenTarget: Send + Sync + 'static {
-    /// Returns the NI.
-    fn ni(&self) -> &Arc<Ni>;
-
-    /// Returns its peers.
-    fn peers(&self) -> &Arc<Peers<Conn>>;
-}
-
 /// Owner of listeners.
 pub(crate) trait ListenerOwner: Send + Sync + Sized + 'static {
     /// Makes the NIs that listen at `accept` check their device, because the device of the listener is being removed,
@@ -195,9 +186,9 @@ impl<H> Accept<H> {
         let serves = |ni: &Arc<Ni>| self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni));
         let found = any
             .and_then(|ni| ni.lnet.find(asked.dst.raw()))
-            .filter(|found| serves(found.lnd.ni()));
+            .filter(|found| serves(&found.lnd.ni));
         if let Some(found) = &found {
-            let ni = found.lnd.ni();
+            let ni = &found.lnd.ni;
             findings.stats = Some(ni.close_stats.clone());
             findings.ni = Some(NiView {
                 nid: ni.nid,
@@ -208,16 +199,17 @@ impl<H> Accept<H> {
         }
         let ready = device_ready(self.users.lock().iter().map(|ni| ni.lnet.is_active()));
         let wanted = check_ni(&asked, findings.ni.as_ref(), ready, from, &policy)?;
-        let Some(peers) = found.as_ref().map(|found| found.lnd.peers()) else {
+        let Some(peers) = found.as_ref().map(|found| &found.lnd.peers) else {
             return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
         };
-        if peers.ni.is_leaving() {
+        if peers.ni.way(|way| !way.has_interface()) {
             // When the link is up again, this node connects.
             if req.is_over_tcp() {
                 return Err(Refusal::new(Why::Race).into());
             }
             // An answer might find no route any more.
-            peers.ni.asked_too_late();
+            let now_ms = peers.ni.now_ms();
+            peers.ni.way(|way| way.asked(now_ms));
             return Err(None);
         }
         if !peers.ni.lnet.allows(asked.src.raw()) {

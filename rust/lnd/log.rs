@@ -11,8 +11,8 @@ use crate::{
     lnet::dk::dk,
     policy::{
         close_log::Recorded,
-        device_refuses_posts,
-        link_speed_defaults::DepthReason, //
+        link_speed_defaults::DepthReason,
+        link_state, //
     },
     proto::{
         cause::Cause,
@@ -346,7 +346,7 @@ pub(crate) fn refuses_posts(nid: Nid, device: &str) {
             "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
              update the driver of the device, or use another device; \
              delete and add the NI to try again",
-            device_refuses_posts::MANY
+            link_state::MANY_REFUSALS
         )
     );
 }

@@ -9,24 +9,17 @@
 #![deny(unsafe_code)]
 
 mod conn;
-pub(crate) mod conn_count;
 pub(crate) mod conn_requests;
-pub(crate) mod conn_settings;
 pub(crate) mod debugfs;
-pub(crate) mod device_health;
 pub(crate) mod hca;
 mod index_walk;
 pub(crate) mod lingering;
-pub(crate) mod lnet_types;
 pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;
-pub(crate) mod module_state;
 pub(crate) mod ni;
 pub(crate) mod ni_device;
 pub(crate) mod ops;
 pub(crate) mod peer;
-mod pending_device_events;
-pub(crate) mod reconfigure;
 mod retained_after_close;
 pub(crate) mod shared_listeners;
 pub(crate) mod stats;

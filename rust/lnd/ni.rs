@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! NI as its peers and connections see it: its configuration, device, link state, clock and counters. This file uses
-//! neither peers nor connections. [`super::ni_device`] attaches the NI to its device.
+//! NI as its peers and connections see it: its configuration, device, link state, clock and counters, the settings of
+//! new connections, and the number of live connections. This file uses neither peers nor connections.
+//! [`super::ni_device`] attaches the NI to its device.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -21,31 +22,20 @@ use kernel::{
 };
 
 use super::{
-    conn_count::{
-        ConnCount,
-        ConnGuard, //
-    },
-    conn_settings::{
-        ConnSettings,
-        Settings,
-        SettingsInUse, //
-    },
-    device_health::DeviceHealth,
     hca::Hca,
-    lnet_types::O2ib,
     retained_after_close::RetainedRx,
     stats::{
         close_log::CloseStats,
         closed_counters::ClosedCounters,
         latency::LatencyStats, //
     },
-    timestamp::Timestamp,
     work_queues::WorkQueues, //
 };
 use crate::{
     lnet::{
         params,
         DepthBy,
+        Health as LnetHealth,
         NetNs,
         NiConfig,
         NiRef,
@@ -57,27 +47,30 @@ use crate::{
             DepthReason, //
         },
         link_state::{
+            LateAction,
             LinkState,
             SendPolicy, //
         },
-        liveness::ProbeInterval,
-        ni_deletion_detect::{
-            LateAction,
-            NiDeletion, //
-        }, //
+        liveness::ProbeInterval, //
     },
     proto::{
+        broken,
+        cause::Health,
         constants::{
             high_water,
             QueueDepth, //
         },
         nid::Nid, //
     },
-    rdma::atomic::{
-        Acquire,
-        Atomic,
-        Full,
-        Release, //
+    rdma::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        sync::Completion, //
     }, //
 };
 
@@ -86,20 +79,55 @@ const CONNECT_TIMEOUT_MIN: u32 = 5;
 /// Time in seconds that a message may wait beyond the time of one attempt.
 const PENDING_GRACE: u32 = 10;
 
-/// Finding of a peer or a connection, reported to the code that manages the device of the NI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceHint {
-    /// No node answered an attempt to connect.
-    Unheard,
-    /// The address of the NI was found on another device.
-    Astray,
-    /// The device rejects work requests.
-    Refuses,
-    /// No finding: a reader asks for the state of the device.
-    Watched,
+/// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
+pub(crate) enum O2ib {}
+
+/// Returns LNet's value for a health.
+pub(crate) fn lnet_health(health: Health) -> LnetHealth {
+    match health {
+        Health::Ok => LnetHealth::Ok,
+        Health::LocalDropped => LnetHealth::LocalDropped,
+        Health::LocalAborted => LnetHealth::LocalAborted,
+        Health::LocalError => LnetHealth::LocalError,
+        Health::RemoteError => LnetHealth::RemoteError,
+        Health::RemoteDropped => LnetHealth::RemoteDropped,
+        Health::RemoteTimeout => LnetHealth::RemoteTimeout,
+        Health::NetworkTimeout => LnetHealth::NetworkTimeout,
+    }
+}
+
+/// Settings for new connections. `peer_credits` is the depth that this node requests; the peer may reduce it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    conns_per_peer: u16,
+    peer_credits: u16,
+    pub(crate) tos: Option<u8>,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+}
+
+/// Settings of a connection, and whether the connection is counted. A connection copies its settings when it is
+/// created, and keeps them: a change during the attempt applies to the next connection.
+pub(crate) struct ConnSettings {
+    pub(crate) settings: Settings,
+    counted: Atomic<bool>,
+}
+
+/// Share of one live connection in the count of its NI.
+pub(crate) struct ConnGuard(Arc<Ni>);
+
+impl Drop for ConnGuard {
+    fn drop(&mut self) {
+        self.0.put_share();
+    }
 }
 
 /// Network interface of LNet.
+///
+/// # Invariants
+///
+/// `in_use` has a row for each set of settings that a counted connection has: rarely more than two. The row has the
+/// number of these connections, which is not 0.
 #[pin_data]
 pub(crate) struct Ni {
     // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work
@@ -119,8 +147,8 @@ pub(crate) struct Ni {
     /// Link state: whether the NI can reach any peer.
     #[pin]
     link_state: SpinLock<LinkState>,
-    /// Set while the driver does not know whether the address moves to another device.
-    unsettled: Atomic<bool>,
+    /// The last event of the device reported a fatal error. Set in any context, including hard interrupts.
+    pub(crate) broken: Atomic<bool>,
     /// Queue depth that peers were last informed of; 0 before that.
     depth_told: Atomic<u32>,
     /// Counters of closed connections.
@@ -128,29 +156,24 @@ pub(crate) struct Ni {
     pub(crate) closed_counters: ClosedCounters,
     /// Settings of the connections that messages may use.
     #[pin]
-    in_use: SettingsInUse,
+    in_use: SpinLock<KVec<(Settings, u32)>>,
     /// Closed connections, failed attempts and rejects, with their causes.
     pub(crate) close_stats: Arc<CloseStats>,
     /// Latency of messages by stage.
     pub(crate) times: Arc<LatencyStats>,
     /// Received buffers that LNet retains from closed connections.
     pub(crate) retained_rx: RetainedRx,
-    /// Messages that arrived while LNet deletes the NI.
-    #[pin]
-    deletion: SpinLock<NiDeletion>,
-    /// Health of the device.
-    pub(crate) device_health: DeviceHealth,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Number of live connections, plus one until shutdown.
-    live: Arc<ConnCount>,
-    on_trouble: fn(&Ni, DeviceHint),
+    live: Atomic<i32>,
+    #[pin]
+    none_lives: Completion,
     pub(crate) lnet: NiRef<O2ib>,
 }
 
 impl Ni {
-    /// Creates an NI from its configuration. Calls `on_trouble` in process context with each finding about the device:
-    /// the NI does not know the code that manages its device. May sleep.
+    /// Creates an NI from its configuration. May sleep.
     ///
     /// # Errors
     ///
@@ -159,15 +182,14 @@ impl Ni {
         cfg: &NiConfig<'_>,
         lnet: NiRef<O2ib>,
         workers: Arc<WorkQueues>,
-        on_trouble: fn(&Ni, DeviceHint),
     ) -> Result<Arc<Self>, StartError> {
         if QueueDepth::new(cfg.peer_credits()).is_none() {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
         }
-        let live = ConnCount::new().map_err(StartError::because("no memory"))?;
-        let seen = CloseStats::new().map_err(StartError::because("no memory"))?;
-        let times = LatencyStats::new().map_err(StartError::because("no memory"))?;
-        let orphans = RetainedRx::new().map_err(StartError::because("no memory"))?;
+        let no_memory = |e| StartError::because("no memory")(e);
+        let close_stats = CloseStats::new().map_err(no_memory)?;
+        let times = LatencyStats::new().map_err(no_memory)?;
+        let retained_rx = RetainedRx::new().map_err(no_memory)?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
@@ -180,25 +202,23 @@ impl Ni {
                 service: cfg.service(),
                 net: cfg.net(),
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
-                link_state <- kernel::new_spinlock!(LinkState::new(), "Ni::link_state"),
-                unsettled: Atomic::new(false),
+                link_state <- kernel::new_spinlock!(LinkState::default(), "Ni::link_state"),
+                broken: Atomic::new(false),
                 depth_told: Atomic::new(0),
                 closed_counters <- ClosedCounters::new(),
-                in_use <- SettingsInUse::new(),
-                close_stats: seen,
+                in_use <- kernel::new_spinlock!(KVec::new(), "Ni::in_use"),
+                close_stats,
                 times,
-                retained_rx: orphans,
-                deletion <- kernel::new_spinlock!(NiDeletion::new(), "Ni::deletion"),
-                device_health: DeviceHealth::new(),
+                retained_rx,
                 stopping: Atomic::new(false),
                 started: Instant::now(),
-                live,
-                on_trouble,
+                live: Atomic::new(1),
+                none_lives <- Completion::new(),
                 lnet,
             }),
             GFP_KERNEL,
         )
-        .map_err(StartError::because("no memory"))
+        .map_err(no_memory)
     }
 
     /// Returns the RDMA device if the NI has one.
@@ -226,26 +246,13 @@ impl Ni {
 
     /// Returns what to do with a message that has no connection.
     pub(crate) fn passage(&self) -> SendPolicy {
-        match self.way(|way| way.passage()) {
-            SendPolicy::Open if self.is_unsettled() => SendPolicy::Hold,
-            passage => passage,
-        }
+        self.way(|way| way.passage())
     }
 
-    /// Sets whether the address may be about to move to another device. While it is set, the NI does not connect to any
-    /// peer ([`crate::policy::device_failover`]). Returns the previous value.
-    pub(crate) fn set_unsettled(&self, unsettled: bool) -> bool {
-        self.unsettled.xchg(unsettled, Full)
-    }
-
-    /// Returns whether the address may be about to move to another device.
+    /// Returns whether the address may be about to move to another device. Meanwhile the NI does not connect to any
+    /// peer.
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled.load(Acquire)
-    }
-
-    /// Returns whether the interface is down, or about to go down.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.way(|way| !way.has_interface())
+        self.way(|way| way.address.is_unsettled())
     }
 
     /// Returns whether connections were closed because the link is going down or is down. A caller that starts or
@@ -254,35 +261,102 @@ impl Ni {
         self.way(|way| way.ends_all())
     }
 
-    /// Records that a peer requested a connection while the interface goes down.
-    pub(crate) fn asked_too_late(&self) {
+    /// Returns whether the device has reported a fatal error.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Acquire)
+    }
+
+    /// Queues the check of the device and the link. Process context; the caller must not hold a lock of this driver.
+    pub(crate) fn check_device(&self) {
+        // By NID, because the NI and the object that has its work item would otherwise hold each other.
+        if let Some(found) = self.lnet.find(self.nid.raw()) {
+            found.lnd.check_soon();
+        }
+    }
+
+    /// Records that no node answered an attempt to connect. Context as [`Ni::check_device`].
+    pub(crate) fn no_reply(&self) {
+        if self.way(|way| way.unheard()) {
+            self.check_device();
+        }
+    }
+
+    /// Records that the address of the NI was found on another device. Context as [`Ni::check_device`].
+    pub(crate) fn found_elsewhere(&self) {
         let now_ms = self.now_ms();
-        self.way(|way| way.asked(now_ms));
+        self.way(|way| way.address.recheck(now_ms));
+        self.check_device();
     }
 
-    /// Reports a finding to the code that manages the device. Process context.
-    pub(crate) fn tell(&self, trouble: DeviceHint) {
-        (self.on_trouble)(self, trouble);
+    /// Returns the health of the device as one word for debugfs.
+    pub(crate) fn device_health(&self) -> &'static str {
+        if self.is_broken() {
+            return "broken";
+        }
+        self.way(|way| match (way.is_mute(), way.is_shut()) {
+            (true, _) => "gsi_dead",
+            (false, true) => "refuses",
+            (false, false) => "ok",
+        })
     }
 
-    /// Returns the settings for a connection that is created now.
+    /// Returns the current settings. Any context.
+    fn settings(&self) -> Settings {
+        Settings {
+            conns_per_peer: self.lnet.conns_per_peer(),
+            peer_credits: self.lnet.peer_credits(),
+            tos: self.lnet.tos(),
+            retry_count: self.lnet.retry_count(),
+            rnr_retry_count: self.lnet.rnr_retry_count(),
+        }
+    }
+
+    /// Returns the settings for a connection that is created now, which is not counted yet.
     pub(crate) fn for_new_conn(&self) -> ConnSettings {
-        ConnSettings::new(Settings::now(&self.lnet))
+        ConnSettings {
+            settings: self.settings(),
+            counted: Atomic::new(false),
+        }
     }
 
-    /// Counts a connection with these settings that messages may use.
+    /// Counts a connection with these settings that messages may use. If memory is missing, the connection is not
+    /// counted. Process context; a caller must not run [`Ni::leave`] for the same connection at the same time.
     pub(crate) fn enter(&self, conn: &ConnSettings) {
-        self.in_use.enter(conn);
+        if conn.counted.load(Relaxed) {
+            return;
+        }
+        let mut rows = self.in_use.lock();
+        // INVARIANT: One more in its row, or a new row with one.
+        if let Some(row) = rows.iter_mut().find(|row| row.0 == conn.settings) {
+            row.1 = row.1.saturating_add(1);
+        } else if rows.push((conn.settings, 1), GFP_ATOMIC).is_err() {
+            return;
+        }
+        conn.counted.store(true, Relaxed);
     }
 
-    /// Stops counting a connection that messages may no longer use.
+    /// Stops counting a connection that messages may no longer use. Process context.
     pub(crate) fn leave(&self, conn: &ConnSettings) {
-        self.in_use.leave(conn);
+        if !conn.counted.load(Relaxed) {
+            return;
+        }
+        conn.counted.store(false, Relaxed);
+        // INVARIANT: One less in its row, which is removed with the last connection.
+        self.in_use.lock().retain(|row| {
+            if row.0 == conn.settings {
+                let left = row.1.checked_sub(1);
+                row.1 = left.unwrap_or_else(|| broken("a connection leaves its settings twice"));
+            }
+            row.1 > 0
+        });
     }
 
     /// Returns how many connections were created with settings other than the current ones. Does not sleep.
     pub(crate) fn older_conns(&self) -> u32 {
-        self.in_use.others_than(&Settings::now(&self.lnet))
+        let now = self.settings();
+        let rows = self.in_use.lock();
+        let others = rows.iter().filter(|row| row.0 != now);
+        others.fold(0, |sum, row| sum.saturating_add(row.1))
     }
 
     /// Counts a new connection.
@@ -290,8 +364,9 @@ impl Ni {
     /// # Errors
     ///
     /// `ESHUTDOWN` once the NI is stopping.
-    pub(crate) fn live(&self) -> Result<ConnGuard> {
-        let live = ConnCount::take(&self.live);
+    pub(crate) fn live(self: &Arc<Self>) -> Result<ConnGuard> {
+        self.live.fetch_add(1, Full);
+        let live = ConnGuard(self.clone());
         // After the count went up: either shutdown sees the new count, or this check sees the shutdown.
         if self.is_stopping() {
             return Err(ESHUTDOWN);
@@ -299,20 +374,27 @@ impl Ni {
         Ok(live)
     }
 
-    /// Stops the NI, because LNet asked for it: no new connection and no new attempt.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Release);
-    }
-
-    /// Drops the NI's own share of the count, so that the count can reach 0. Called after [`Ni::stop`].
-    pub(crate) fn put_own_share(&self) {
-        self.live.put();
+    /// Drops a share of the count: a connection's, or after [`Ni::stop`] the NI's own, so that the count can reach 0.
+    pub(crate) fn put_share(&self) {
+        if self.live.fetch_sub(1, Full) == 1 {
+            self.none_lives.complete_all();
+        }
     }
 
     /// Waits for the release of the last connection, for at most `ms` milliseconds. Returns whether all are released.
-    /// Called after [`Ni::put_own_share`]. May sleep.
+    /// Called after [`Ni::put_share`]. May sleep.
     pub(crate) fn wait_for_none(&self, ms: u32) -> bool {
-        self.live.wait_for_none(ms)
+        self.none_lives.wait_ms(ms)
+    }
+
+    /// Returns the number of connection objects, plus one for the NI itself until it stops.
+    pub(crate) fn live_count(&self) -> i32 {
+        self.live.load(Relaxed)
+    }
+
+    /// Stops the NI, because LNet asked for it: no new connection and no new attempt.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Release);
     }
 
     /// Returns whether LNet has asked the NI to stop.
@@ -329,12 +411,8 @@ impl Ni {
 
     /// Records a message that arrived while LNet deletes the NI. Process context.
     pub(crate) fn rx_while_deleting(&self) -> LateAction {
-        self.deletion.lock().on_message(Timestamp::now().ns())
-    }
-
-    /// Returns the number of connection objects, plus one for the NI itself until it stops.
-    pub(crate) fn live_count(&self) -> i32 {
-        self.live.now()
+        let now_ms = self.now_ms();
+        self.way(|way| way.rx_while_deleting(now_ms))
     }
 
     /// Returns the queue depth that the NI offers, which is also the largest that it accepts.

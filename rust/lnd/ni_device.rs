@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! NI with its RDMA device and its link: the object that LNet starts and stops. The device is removed and comes back,
-//! the interface moves to another device, the link goes down and comes up.
+//! the interface moves to another device, the link goes down and comes up. Event handlers record what happened and
+//! queue the work item that checks the device and the link.
 //!
 //! The CM reports a removal with an event on every id, and waits until all ids are destroyed. The RDMA core then waits
 //! until the device has no user. So the NI releases everything: listener, connections, protection domain. While the NI
@@ -9,15 +10,18 @@
 //! usable again.
 //!
 //! When a bond fails over, its address is on another device, and the old one may stay or be removed later. The NI
-//! follows the address ([`crate::policy::device_failover`] decides when to check, [`Ifaces::follow`] moves the NI). The
-//! NI is usable all the time. Messages that wait for a connection keep waiting. Connections on the old device close and
-//! are made again on the new one, and the old device is free when the last of them is released. The same happens if
-//! only the hardware address changes; then the CM ends the connections, because peers send to the old address.
+//! follows the address ([`Ifaces::follow_address`]). The NI is usable all the time. Messages that wait for a connection
+//! keep waiting. Connections on the old device close and are made again on the new one, and the old device is free when
+//! the last of them is released. The same happens if only the hardware address changes; then the CM ends the
+//! connections, because peers send to the old address.
 //!
-//! [`crate::policy::link_state`] decides what the state of the link means for connections and messages. The work item
-//! checks the state after every event, and every second while the link is down.
+//! [`crate::policy::link_state`] decides what the state of the link means for connections and messages, and when to
+//! look for the address. The work item checks the state after every event, and every second while the link is down.
 //!
-//! Context: process, except for the event handler.
+//! Changed settings (the parameters `access`, `ni_tune` and `probe`) are read from [`crate::lnet::NiRef`] each time. A
+//! second work item updates state that was derived from earlier values.
+//!
+//! Context: process without locks, except for the event handler.
 
 use kernel::{
     prelude::*,
@@ -34,7 +38,6 @@ use kernel::{
 
 use super::{
     conn::Conn,
-    conn_requests::ListenTarget,
     debugfs::{
         close_log::CloseLogFile,
         files::NiFiles,
@@ -48,44 +51,39 @@ use super::{
         Connection,
         Peers, //
     },
-    pending_device_events::{
-        self,
-        PendingDeviceEvents, //
-    },
-    reconfigure,
-    shared_listeners::{
-        IfaceUser,
-        Ifaces, //
-    }, //
+    shared_listeners::Ifaces, //
 };
 use crate::{
     lnet::{
+        uevent,
         Fatal,
         LinkEvent,
         StartError, //
     },
-    policy::{
-        device_failover::FailoverStep,
-        link_state::{
-            self,
-            Interface,
-            LinkAction,
-            SendPolicy,
-            LEAVE_LOOK_MS, //
-        }, //
+    policy::link_state::{
+        self,
+        AddrLocation,
+        Interface,
+        LinkAction,
+        SendPolicy,
+        LEAVE_LOOK_MS, //
     },
     proto::cause::Cause,
     rdma::{
         atomic::{
+            Acquire,
             Atomic,
             Full, //
         },
+        cm_event::Addr,
         device::{
             DeviceEvent,
             DeviceEvents,
+            DeviceName,
             EventRegistration,
             PortState, //
         },
+        listen,
         work::{
             self,
             NofsScope, //
@@ -105,14 +103,16 @@ const LOOK_MS: u32 = 1000;
 /// NI with its device.
 #[pin_data]
 pub(crate) struct NiDevice {
-    ni: Arc<Ni>,
+    pub(crate) ni: Arc<Ni>,
     pub(crate) peers: Arc<Peers<Conn>>,
-    ifaces: Arc<Ifaces>,
+    pub(crate) ifaces: Arc<Ifaces>,
     /// Registration for events of the device, while the NI has one.
     #[pin]
     events: Mutex<Option<Pin<KBox<EventRegistration<NiDevice>>>>>,
-    #[pin]
-    device_events: PendingDeviceEvents,
+    /// The NI has its device, so events queue the work item.
+    watched: Atomic<bool>,
+    /// The GIDs of the device have changed since the last check.
+    gids_changed: Atomic<bool>,
     #[pin]
     look: DelayedWork<NiDevice, DEVICE>,
     /// Work for all peers, for callers that hold locks: there may be thousands of peers, and the work may call LNet.
@@ -145,73 +145,6 @@ impl work::DelayedItem<PEERS> for NiDevice {
     }
 }
 
-impl ListenTarget for NiDevice {
-    fn ni(&self) -> &Arc<Ni> {
-        &self.ni
-    }
-
-    fn peers(&self) -> &Arc<Peers<Conn>> {
-        &self.peers
-    }
-}
-
-impl IfaceUser for NiDevice {
-    fn bind_device(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
-        let old = self.events.lock().take();
-        // Outside the lock, because dropping waits for handlers; and before the first event of the new device.
-        drop(old);
-        self.ni.device_health.clear();
-        self.device_events.clear();
-        let events = EventRegistration::new(hca.device.clone(), self.clone())
-            .map_err(StartError::because("cannot watch the RDMA device"))?;
-        *self.events.lock() = Some(events);
-        self.ni.fit(hca);
-        self.ni.lnet.set_dma_device(Some(&hca.device));
-        if self.device_events.take_unsettled() {
-            let _ = self.ni.set_unsettled(true);
-        }
-        self.ni.set_hca(Some(hca.clone()));
-        Ok(())
-    }
-
-    fn entered(self: &Arc<Self>) {
-        self.ni.way(|way| way.attached());
-        // The check that follows sees earlier events; a later event queues another check.
-        self.device_events.watch(true);
-        self.schedule_check(0);
-    }
-
-    fn unbind_device(self: &Arc<Self>) {
-        self.device_events.watch(false);
-        let events = self.events.lock().take();
-        // Outside the lock: dropping waits for handlers.
-        drop(events);
-        self.ni.lnet.set_dma_device(None);
-        // Before the NI loses the device: an attempt that fails without a device then finds the link down.
-        let now_ms = self.ni.now_ms();
-        self.ni.way(|way| way.detached(now_ms));
-        self.ni.set_hca(None);
-        // Without a device, no attempt waits for the address; but the next device may be about to lose it.
-        self.device_events
-            .leave_unsettled(self.ni.set_unsettled(false));
-    }
-
-    fn moved(self: &Arc<Self>, old: &Hca) {
-        pending_device_events::report_moved(&self.ni, old, self.ni.hca().ok().as_deref());
-        // The old device may be about to be removed.
-        self.ni.way(|way| way.attached());
-        self.peers.for_each_conn(|conn| conn.moved());
-        // The address may be about to move again: the check allows attempts to start.
-        self.schedule_check(0);
-    }
-
-    fn doubt_home(self: &Arc<Self>) {
-        if self.device_events.addr_moved() {
-            self.schedule_check(0);
-        }
-    }
-}
-
 impl NiDevice {
     /// Creates the object; the NI has no device yet. May sleep.
     pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
@@ -222,7 +155,8 @@ impl NiDevice {
                 peers,
                 ifaces,
                 events <- kernel::new_mutex!(None, "NiDevice::events"),
-                device_events <- PendingDeviceEvents::new(),
+                watched: Atomic::new(false),
+                gids_changed: Atomic::new(false),
                 look <- kernel::new_delayed_work!("NiDevice::look"),
                 all_peers <- kernel::new_delayed_work!("NiDevice::all_peers"),
                 has_new_settings: Atomic::new(false),
@@ -239,23 +173,78 @@ impl NiDevice {
         drop(old);
     }
 
-    /// Listens on the device that has the NI's address, and queues a check of its state.
-    pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
-        self.ifaces.attach(self)
+    /// Sets the device of the NI. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The reason for LNet if the NI does not start. The NI then keeps its previous device, without events of it.
+    pub(super) fn bind_device(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
+        let old = self.events.lock().take();
+        // Outside the lock, because dropping waits for handlers; and before the first event of the new device.
+        drop(old);
+        let _ = self.ni.broken.xchg(false, Full);
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| way.bound(now_ms));
+        let events = EventRegistration::new(hca.device.clone(), self.clone())
+            .map_err(StartError::because("cannot watch the RDMA device"))?;
+        *self.events.lock() = Some(events);
+        self.ni.fit(hca);
+        self.ni.lnet.set_dma_device(Some(&hca.device));
+        self.ni.set_hca(Some(hca.clone()));
+        Ok(())
     }
 
-    /// Stops listening and releases the device, which connections may still hold. Returns whether the NI had a device.
-    pub(crate) fn leave(self: &Arc<Self>) -> bool {
-        self.ifaces.detach(self)
+    /// Starts the work item of the device: the NI is listed, and nothing can fail any more. Any context.
+    pub(super) fn entered(self: &Arc<Self>) {
+        self.ni.way(|way| way.attached());
+        // The check that follows sees earlier events; a later event queues another check.
+        let _ = self.watched.xchg(true, Full);
+        self.schedule_check(0);
+    }
+
+    /// Removes the device of the NI. May sleep.
+    pub(super) fn unbind_device(self: &Arc<Self>) {
+        let _ = self.watched.xchg(false, Full);
+        let events = self.events.lock().take();
+        // Outside the lock: dropping waits for handlers.
+        drop(events);
+        self.ni.lnet.set_dma_device(None);
+        // Before the NI loses the device: an attempt that fails without a device then finds the link down.
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| way.unbound(now_ms));
+        self.ni.set_hca(None);
+    }
+
+    /// Closes the connections on `old`, the previous device of the NI: they are made again on the new one. May sleep.
+    pub(super) fn moved(self: &Arc<Self>, old: &Hca) {
+        let new = self.ni.hca().ok();
+        let (from, to) = (old.device.name(), new.as_ref().map(|hca| hca.device.name()));
+        let to = to.as_ref().map_or("?", DeviceName::as_str);
+        log::moved(self.ni.nid, from.as_str(), to);
+        self.send_uevent(uevent::Device::Moved, new.as_deref());
+        // The old device may be about to be removed.
+        self.ni.way(|way| way.attached());
+        self.peers.for_each_conn(|conn| conn.moved());
+        // The address may be about to move again: the check allows attempts to start.
+        self.schedule_check(0);
+    }
+
+    /// Queues a check because the address of the NI may be on another device, or its device is being removed. Any
+    /// context except interrupts.
+    pub(super) fn doubt_address(self: &Arc<Self>) {
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| way.address.recheck(now_ms));
+        self.check_soon();
     }
 
     /// Releases the device because it is being removed, and closes its connections. May sleep.
     fn detach(self: &Arc<Self>) {
         let hca = self.ni.hca().ok();
-        if !self.leave() {
+        if !self.ifaces.detach(self) {
             return;
         }
-        pending_device_events::report_gone(&self.ni, hca.as_deref());
+        log::detached(self.ni.nid);
+        self.send_uevent(uevent::Device::Gone, hca.as_deref());
         // NIs on the same device lose it, too.
         let _ = self.apply_link_state(hca.as_deref());
         drop(hca);
@@ -264,9 +253,93 @@ impl NiDevice {
         self.schedule_check(LOOK_MS);
     }
 
+    /// Searches for a device that has the address of the NI.
+    fn search(self: &Arc<Self>) {
+        let Err(e) = self.ifaces.attach(self) else {
+            log::attached(self.ni.nid);
+            return self.send_uevent(uevent::Device::Back, self.ni.hca().ok().as_deref());
+        };
+        if self.ni.is_stopping() {
+            return;
+        }
+        // The removal of a device is logged elsewhere, and each other error once.
+        let gone = [ENODEV, EADDRNOTAVAIL].contains(&e.error);
+        if !gone && self.ni.way(|way| way.logs_unusable(e.error.to_errno())) {
+            log::cannot_use(self.ni.nid, &e.what, e.error);
+        }
+        // A check that started while the device was still there may have set another value last.
+        self.ni.lnet.set_fatal(Fatal::Told);
+        // There may be another NI now, over which waiting messages can go.
+        let _ = self.apply_link_state(None);
+        self.schedule_check(LOOK_MS);
+    }
+
+    /// Checks the device and the link. Returns the milliseconds until the next check, if one is due.
+    fn check(self: &Arc<Self>, hca: Arc<Hca>) -> Option<u32> {
+        let ni = &self.ni;
+        // Queried, not taken from the events, which may overtake each other; and queried again, because a port may
+        // report that it is up before it is. With a bond the other port may be in use.
+        let port = hca.device.port(hca.port);
+        hca.update_port(port);
+        self.end_outdated(port);
+        ni.fit(&hca);
+        self.renegotiate_depth();
+        let active = port.active || ni.lnet.is_bonded();
+        ni.lnet.set_fatal(match (self.is_unusable(&hca), active) {
+            (true, _) => Fatal::Told,
+            (false, false) => Fatal::Port,
+            (false, true) => Fatal::No,
+        });
+        ni.way(|way| way.port(active));
+        let way = self.apply_link_state(Some(&hca));
+        drop(hca);
+        [way, self.follow_address()].into_iter().flatten().min()
+    }
+
+    /// Returns whether LNet cannot use the device although its port may be active, and logs each change.
+    fn is_unusable(&self, hca: &Hca) -> bool {
+        let ni = &self.ni;
+        let broken = ni.is_broken();
+        if ni.way(|way| way.logs_broken(broken)) {
+            let what = if broken {
+                log::broken(ni.nid);
+                uevent::Device::Fatal
+            } else {
+                log::healed(ni.nid);
+                uevent::Device::Back
+            };
+            self.send_uevent(what, Some(hca));
+        }
+        if broken {
+            return true;
+        }
+        // Only after an attempt timed out, and only a software device: hardware is not known to fail this way.
+        if ni.way(|way| way.takes_unheard()) && hca.device.is_software() {
+            let addr = Addr::v4(ni.nid.addr(), 0);
+            let mute = listen::gsi_qp_failed(ni.net.as_rdma(), &addr, &hca.device);
+            if mute && ni.way(|way| way.mute()) {
+                log::gsi_dead(ni.nid, hca.device.name().as_str());
+                self.send_uevent(uevent::Device::Mute, Some(hca));
+            }
+        }
+        ni.way(|way| way.is_mute() || way.is_shut())
+    }
+
+    fn send_uevent(&self, what: uevent::Device, hca: Option<&Hca>) {
+        let name = hca.map(|hca| hca.device.name());
+        uevent::device(what, &self.ni.nid, name.as_ref().map(DeviceName::as_str));
+    }
+
     /// Queues a check of the device in `ms` milliseconds.
-    pub(crate) fn schedule_check(self: &Arc<Self>, ms: u32) {
+    fn schedule_check(self: &Arc<Self>, ms: u32) {
         self.run_in::<DEVICE>(ms);
+    }
+
+    /// Queues a check of the device, if the NI has one. Any context.
+    pub(super) fn check_soon(self: &Arc<Self>) {
+        if self.watched.load(Acquire) {
+            self.schedule_check(0);
+        }
     }
 
     /// Queues the delayed work for `ms` milliseconds from now, unless the NI stops. Any context.
@@ -287,11 +360,6 @@ impl NiDevice {
         let _ = work::cancel_sync::<Self, PEERS>(self);
     }
 
-    /// Returns whether the interface has to wait before it goes down.
-    pub(crate) fn is_stirring(&self) -> bool {
-        self.ni.way(|way| !way.is_quiet(self.ni.now_ms()))
-    }
-
     /// Records changed settings and queues the work for all peers. Any context.
     pub(crate) fn settings_changed(self: &Arc<Self>) {
         let _ = self.has_new_settings.xchg(true, Full);
@@ -301,68 +369,67 @@ impl NiDevice {
     /// Handles a link of the interface that changed or is about to change.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let now_ms = self.ni.now_ms();
+        let attached = self.watched.load(Acquire);
+        let mut gids = false;
+        if event == LinkEvent::Moved {
+            gids = self.ni.on_hca(Hca::has_gids).unwrap_or(false);
+            // An earlier change of the GIDs is not the change that belongs to this move.
+            let _ = self.gids_changed.xchg(false, Full);
+        }
         self.ni.way(|way| match event {
             LinkEvent::Up => way.interface(Interface::Up),
             LinkEvent::NoCarrier => way.interface(Interface::NoCarrier),
             LinkEvent::Down => way.interface(Interface::Down),
             LinkEvent::Leaving => way.leaving(now_ms),
-            LinkEvent::Moved | LinkEvent::Mtu => {}
+            LinkEvent::Moved => way.address.moves(now_ms, gids, attached),
+            LinkEvent::Mtu => {}
         });
-        if event == LinkEvent::Moved {
-            let gid = self.ni.on_hca(Hca::has_gids).unwrap_or(false);
-            self.device_events.record_move(gid);
-            if self.device_events.is_watched() {
-                let _ = self.ni.set_unsettled(true);
-                // A check may have consumed the event before that.
-                let _ = self.device_events.addr_moved();
-                self.schedule_check(0);
-            }
-            return;
-        }
         if event == LinkEvent::Leaving {
             self.run_in::<PEERS>(0);
         }
-        if self.device_events.is_watched() {
-            self.schedule_check(0);
-        }
+        self.check_soon();
     }
 
-    /// Handles an attempt that timed out.
-    pub(crate) fn no_reply(self: &Arc<Self>) {
-        if self.device_events.no_reply() {
-            self.schedule_check(0);
+    /// Looks for the address of the NI if there is a reason to, and follows it to another device. Returns the
+    /// milliseconds until the next look, if one is due.
+    fn follow_address(self: &Arc<Self>) -> Option<u32> {
+        let ni = &self.ni;
+        let now_ms = ni.now_ms();
+        if self.gids_changed.xchg(false, Full) {
+            ni.way(|way| way.address.gids_changed(now_ms));
         }
-    }
-
-    /// Follows the address of the NI if it is on another device. Returns the milliseconds until the next check, if one
-    /// is due.
-    fn follow_device(self: &Arc<Self>) -> Option<u32> {
-        let next = self
-            .device_events
-            .find_address(&self.ni, || Ifaces::locate(self));
-        match next {
-            FailoverStep::Rest => return None,
-            FailoverStep::Later(ms) => return Some(ms),
-            FailoverStep::Settled | FailoverStep::AgainIn { .. } | FailoverStep::Move => {}
+        let wait_ms = ni.way(|way| way.address.wait_ms(now_ms))?;
+        if wait_ms > 0 {
+            return Some(wait_ms);
         }
-        if next == FailoverStep::Move {
+        let found = Ifaces::locate(self);
+        let step = ni.way(|way| way.address.poll(now_ms, found));
+        if step.rescan {
+            self.rescan_gids();
+        }
+        if found == AddrLocation::Elsewhere {
             self.ifaces.follow_address(self);
         }
         // On the same device the GID of the address may be new: connections with the old GID are dead.
         self.peers.for_each_conn(|conn| conn.moved());
-        let (again, hold) = match next {
-            FailoverStep::AgainIn { ms, hold, .. } => (Some(ms), hold),
-            // The address may be about to leave that device, too.
-            FailoverStep::Move => (Some(0), true),
-            FailoverStep::Settled | FailoverStep::Rest | FailoverStep::Later(_) => (None, false),
-        };
         // The next check handles later events.
-        if !hold && self.device_events.block_attempts(&self.ni) {
+        let pending = self.gids_changed.load(Acquire);
+        if !step.hold && ni.way(|way| way.address.settle(now_ms, pending)) {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
         // Connections that waited for a route send their DREQ now, or never will.
         self.peers.lingering.routes_changed();
-        again
+        step.again_ms
+    }
+
+    /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May
+    /// sleep.
+    fn rescan_gids(&self) {
+        let hca = self.ni.hca().ok().filter(|hca| hca.has_gids());
+        if let (true, Some(hca)) = (self.ni.way(|way| way.has_interface()), hca) {
+            log::addr_moved(self.ni.nid, hca.device.name().as_str());
+            hca.device.rescan_gids();
+        }
     }
 
     /// Handles the link state. Returns the milliseconds until the next check if the link is down.
@@ -399,12 +466,12 @@ impl NiDevice {
 
     /// Closes the connections whose path no longer matches the port. They are made again with new paths.
     fn end_outdated(&self, port: PortState) {
-        if self.device_events.has_new_lid(port.lid) {
+        if self.ni.way(|way| way.has_new_lid(port.lid)) {
             log::new_lid(self.ni.nid, port.lid);
             self.peers
                 .for_each_conn(|conn| conn.fail(Cause::AddressChanged));
         }
-        if self.device_events.has_smaller_mtu(port.mtu) {
+        if self.ni.way(|way| way.has_smaller_mtu(port.mtu)) {
             self.peers.for_each_conn(|conn| conn.fit_mtu(port.mtu));
         }
     }
@@ -416,6 +483,30 @@ impl NiDevice {
         self.peers.for_each_conn(|conn| conn.fail(cause));
         if refuse {
             self.peers.table.for_each(|peer| peer.refuse_waiting());
+        }
+    }
+
+    /// Closes connections to peers that are not allowed any more. Runs the timers of the other connections at once,
+    /// because their timeouts may have changed. Messages that wait for a denied peer go back to LNet.
+    fn apply_settings(&self) {
+        self.peers.table.for_each(|peer| {
+            if !self.ni.lnet.allows(peer.nid.raw()) {
+                peer.close(Cause::Denied);
+                return;
+            }
+            peer.for_each_conn(|conn| conn.check_now());
+        });
+        self.renegotiate_depth();
+    }
+
+    /// Resets the depth of all peers if the depth that the NI offers has changed, so that their next connection
+    /// requests the new one. Otherwise the depth that they accepted stays: to request more from each costs a rejected
+    /// request.
+    fn renegotiate_depth(&self) {
+        // The depth may change meanwhile.
+        while self.ni.has_new_depth() {
+            let table = &self.peers.table;
+            table.for_each(|peer| peer.ask_for(|| self.ni.depth()));
         }
     }
 }
@@ -440,7 +531,7 @@ impl WorkItem<PEERS> for NiDevice {
         }
         // Last, because this may call LNet, and an interface that goes down waits for the first part.
         if this.has_new_settings.xchg(false, Full) {
-            reconfigure::settings_changed(&this.peers);
+            this.apply_settings();
         }
     }
 }
@@ -456,48 +547,12 @@ impl WorkItem<DEVICE> for NiDevice {
         if this.ifaces.is_removed(&this) {
             return this.detach();
         }
-        if let Ok(hca) = this.ni.hca() {
-            // Queried, not taken from the events, which may overtake each other; and queried again, because a port may
-            // report that it is up before it is. With a bond the other port may be in use.
-            let port = hca.device.port(hca.port);
-            hca.update_port(port);
-            this.end_outdated(port);
-            this.ni.fit(&hca);
-            reconfigure::renegotiate_depth(&this.peers);
-            let refuses = this.ni.device_health.refuses_posts();
-            let active = port.active || this.ni.lnet.is_bonded();
-            let broken = this.device_events.is_fatal(&this.ni, &hca)
-                || this.device_events.is_mute(&this.ni, &hca)
-                || refuses;
-            this.ni.lnet.set_fatal(match (broken, active) {
-                (true, _) => Fatal::Told,
-                (false, false) => Fatal::Port,
-                (false, true) => Fatal::No,
-            });
-            this.ni.way(|way| {
-                way.port(active);
-                way.shut(refuses);
-            });
-            let way = this.apply_link_state(Some(&hca));
-            drop(hca);
-            let next = [way, this.follow_device()].into_iter().flatten().min();
-            if let Some(ms) = next {
-                // Not later than other code has requested meanwhile.
-                let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
-            }
-            return;
-        }
-        match this.attach() {
-            Ok(()) => pending_device_events::report_back(&this.ni, this.ni.hca().ok().as_deref()),
-            Err(_) if this.ni.is_stopping() => {}
-            Err(e) => {
-                this.device_events.no_use(&this.ni, &e);
-                // A check that started while the device was still there may have set another value last.
-                this.ni.lnet.set_fatal(Fatal::Told);
-                // There may be another NI now, over which waiting messages can go.
-                let _ = this.apply_link_state(None);
-                this.schedule_check(LOOK_MS);
-            }
+        let Ok(hca) = this.ni.hca() else {
+            return this.search();
+        };
+        if let Some(ms) = this.check(hca) {
+            // Not later than other code has requested meanwhile.
+            let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
         }
     }
 }
@@ -505,12 +560,15 @@ impl WorkItem<DEVICE> for NiDevice {
 impl DeviceEvents for NiDevice {
     /// Records the event and queues work only, because hard interrupt context is possible.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        if this
-            .device_events
-            .record_event(event, &this.ni.device_health)
-        {
-            let this: Arc<Self> = this.into();
-            this.schedule_check(0);
-        }
+        let this: Arc<Self> = this.into();
+        let _ = match event {
+            DeviceEvent::Fatal => this.ni.broken.xchg(true, Full),
+            // A device that recovers without being created again reports active ports.
+            DeviceEvent::PortActive(_) => this.ni.broken.xchg(false, Full),
+            DeviceEvent::GidChange(_) => this.gids_changed.xchg(true, Full),
+            DeviceEvent::PortErr(_) | DeviceEvent::LidChange(_) => false,
+            _ => return,
+        };
+        this.check_soon();
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Functions that LNet calls, for each NI.
+//! Functions that LNet calls, for each NI, and the objects that live as long as the module: the work queues, the
+//! interfaces that NIs listen on, the folder in debugfs.
 //!
 //! Context: process.
 
@@ -17,20 +18,17 @@ use super::{
         recv,
         Conn, //
     },
-    conn_requests::ListenTarget,
     debugfs::{
         close_log::CloseLogFile,
         files::NiFiles,
         latency::LatencyFile, //
     },
     hca::Hca,
-    lnet_types::O2ib,
     lnetctl_debug_peer,
     log,
-    module_state::Driver,
     ni::{
-        DeviceHint,
-        Ni, //
+        Ni,
+        O2ib, //
     },
     ni_device::NiDevice,
     peer::{
@@ -39,7 +37,9 @@ use super::{
         NotSent,
         Peer, //
     },
-    shared_listeners::IfaceUser, //
+    shared_listeners::Ifaces,
+    stats::close_log::CloseStats,
+    work_queues::WorkQueues, //
 };
 use crate::{
     lnet::{
@@ -61,18 +61,70 @@ use crate::{
         cause::Cause,
         nid::Nid, //
     },
-    rdma::work::NofsScope, //
+    rdma::{
+        debugfs::{
+            Dir,
+            File, //
+        },
+        work::NofsScope, //
+    }, //
 };
 
-/// Reports a finding of a peer or a connection to the code that manages the device of the NI.
-fn trouble(ni: &Ni, trouble: DeviceHint) {
-    // By NID, because an NI and its `NiDevice` would otherwise hold each other.
-    if let Some(found) = ni.lnet.find(ni.nid.raw()) {
-        match trouble {
-            DeviceHint::Unheard => found.lnd.no_reply(),
-            DeviceHint::Astray => found.lnd.doubt_home(),
-            DeviceHint::Refuses | DeviceHint::Watched => found.lnd.schedule_check(0),
+/// State of the driver.
+pub(crate) struct Driver {
+    pub(crate) workers: Arc<WorkQueues>,
+    /// Interfaces in use.
+    pub(crate) ifaces: Arc<Ifaces>,
+    /// Folder `/sys/kernel/debug/ro2iblnd`.
+    pub(crate) debugfs: Dir,
+    /// Log of rejected requests for none of the NIs.
+    strangers: Arc<CloseStats>,
+}
+
+impl Driver {
+    /// Creates the queues. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let workers = WorkQueues::new()?;
+        let debugfs = Dir::new(c"ro2iblnd");
+        let strangers = CloseStats::of_refusals()?;
+        let ifaces = Ifaces::new(workers.clone(), strangers.clone())?;
+        Ok(Arc::new(
+            Self {
+                workers,
+                ifaces,
+                debugfs,
+                strangers,
+            },
+            GFP_KERNEL,
+        )?)
+    }
+}
+
+/// Object that the module drops last.
+pub(crate) struct Exit {
+    // Before the folder that the file is in.
+    _strangers: Option<File<CloseLogFile>>,
+    driver: Arc<Driver>,
+}
+
+impl Exit {
+    /// Takes the last reference to the driver. Must be called when nothing else can fail: an open file of the driver
+    /// keeps a module loaded, but not a module whose initialization fails.
+    pub(crate) fn new(driver: Arc<Driver>) -> Self {
+        Self {
+            // Without the file only a debugfs view is missing.
+            _strangers: CloseLogFile::new(None, &driver.strangers)
+                .and_then(|seen| File::new(&driver.debugfs, c"unknown_ni", &seen))
+                .ok(),
+            driver,
         }
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        // Items that are queued or running hold the queues, which must not be dropped by one of them.
+        self.driver.workers.flush();
     }
 }
 
@@ -109,10 +161,10 @@ impl Lnd for O2ib {
         lnet: NiRef<Self>,
         driver: ArcBorrow<'_, Driver>,
     ) -> Result<Arc<NiDevice>, StartError> {
-        let ni = Ni::new(cfg, lnet, driver.workers.clone(), trouble)?;
+        let ni = Ni::new(cfg, lnet, driver.workers.clone())?;
         let port = NiDevice::new(ni.clone(), driver.ifaces.clone())
             .map_err(StartError::because("no memory"))?;
-        port.attach()?;
+        port.ifaces.attach(&port)?;
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {
                 let depth = ni.depth();
@@ -129,18 +181,18 @@ impl Lnd for O2ib {
     }
 
     fn shutdown(this: Arc<NiDevice>) {
-        let ni = this.ni().clone();
+        let ni = this.ni.clone();
         ni.stop();
         this.peers.table.close();
         this.set_files(None);
         // From here on no request is accepted and no attempt is started.
         this.stop_looking();
-        let _ = this.leave();
+        let _ = this.ifaces.detach(&this);
         this.peers
             .table
             .for_each(|peer| peer.close(Cause::Shutdown));
         this.peers.lingering.close();
-        ni.put_own_share();
+        ni.put_share();
         let mut seconds = 0u32;
         while !ni.wait_for_none(10_000) {
             seconds = seconds.saturating_add(10);
@@ -162,7 +214,7 @@ impl Lnd for O2ib {
             return Ok(());
         }
         let nid = Nid::from_raw(req.target());
-        if this.ni().is_stopping() {
+        if this.ni.is_stopping() {
             return Err((msg, ESHUTDOWN));
         }
         dk!(
@@ -183,7 +235,7 @@ impl Lnd for O2ib {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
                 Err(NotSent::Lost(msg, cause)) => {
-                    fail_msg(this.ni(), msg, cause);
+                    fail_msg(&this.ni, msg, cause);
                     return Ok(());
                 }
                 Err(NotSent::Closed(back)) => msg = back,
@@ -216,11 +268,12 @@ impl Lnd for O2ib {
     }
 
     fn link_busy(this: ArcBorrow<'_, NiDevice>) -> bool {
-        this.is_stirring()
+        let now_ms = this.ni.now_ms();
+        this.ni.way(|way| !way.is_quiet(now_ms))
     }
 
     fn has_gid(this: ArcBorrow<'_, NiDevice>) -> bool {
-        this.ni().on_hca(Hca::has_gids).unwrap_or(false)
+        this.ni.on_hca(Hca::has_gids).unwrap_or(false)
     }
 
     fn peer_info(this: ArcBorrow<'_, NiDevice>, index: u32) -> Option<PeerInfo> {
@@ -257,7 +310,7 @@ impl Lnd for O2ib {
     }
 
     fn older_conns(this: ArcBorrow<'_, NiDevice>) -> u32 {
-        this.ni().older_conns()
+        this.ni.older_conns()
     }
 
     fn close_conns(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {

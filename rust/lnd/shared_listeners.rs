@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address ([`IfaceUser::bind_device`]) if and only if its [`IfaceEntry::accept`] is set.
+//! An NI has the device of its address (`bind_device`) if and only if its [`IfaceEntry::accept`] is set.
 //! Both change while [`Iface::bound`] of the address is held.
 
 use kernel::{
@@ -32,16 +32,17 @@ use super::{
     conn_requests::{
         cannot_listen,
         Accept,
-        ListenTarget,
         ListenerOwner, //
     },
     hca::{
         DeviceCaps,
         Hca, //
     },
-    lnet_types::O2ib,
     log,
-    ni::Ni,
+    ni::{
+        Ni,
+        O2ib, //
+    },
     stats::close_log::CloseStats,
     work_queues::{
         DeviceQueues,
@@ -54,9 +55,9 @@ use crate::{
         NetNs,
         StartError, //
     },
-    policy::{
-        device_failover::AddrLocation,
-        link_state::SendPolicy, //
+    policy::link_state::{
+        AddrLocation,
+        SendPolicy, //
     },
     rdma::{
         cm_event::Addr,
@@ -72,29 +73,6 @@ use crate::{
 
 /// Number of requests that may wait for the check; 0 is the default of the CM.
 const BACKLOG: i32 = 0;
-
-/// NI that uses an interface.
-pub(crate) trait IfaceUser: ListenTarget + Sized {
-    /// Sets the device of the NI. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// The reason for LNet if the NI does not start. The NI then keeps its previous device, without events of it.
-    fn bind_device(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
-
-    /// Starts the work item of its device: the NI is listed, and nothing can fail any more. Any context.
-    fn entered(self: &Arc<Self>);
-
-    /// Removes the device of the NI. May sleep.
-    fn unbind_device(self: &Arc<Self>);
-
-    /// Closes the connections on `old`, the previous device of the NI: they are made again on the new one. May sleep.
-    fn moved(self: &Arc<Self>, old: &Hca);
-
-    /// Queues its work item, because its address may be on another device, or its device is being removed. Any
-    /// context.
-    fn doubt_home(self: &Arc<Self>);
-}
 
 /// NI as LNet knows it.
 type LnetNi = <O2ib as Lnd>::Ni;
@@ -182,11 +160,11 @@ impl Ifaces {
     /// Lists `user`, which has no device yet, with the address that it shares with other NIs. An address on a device
     /// that is being removed counts as another one: the removal may take long.
     fn add(&self, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
-        let new = Iface::new(user.ni())?;
+        let new = Iface::new(&user.ni)?;
         let mut list = self.list.lock();
-        let there = list.iter().find(|entry| {
-            entry.iface.is_for(user.ni()) && !entry.accept.as_ref().is_some_and(|a| a.is_removed())
-        });
+        let there = list
+            .iter()
+            .find(|entry| entry.iface.is_for(&user.ni) && !entry.is_removed());
         let iface = there.map_or(new, |entry| entry.iface.clone());
         let entry = IfaceEntry {
             user: user.clone(),
@@ -205,16 +183,20 @@ impl Ifaces {
         list.remove(at).ok()
     }
 
+    /// Runs `f` on the entry of `user`, if `user` is listed. `f` must not drop a device.
+    fn with_entry<R>(&self, user: &Arc<LnetNi>, f: impl FnOnce(&mut IfaceEntry) -> R) -> Option<R> {
+        let mut list = self.list.lock();
+        list.iter_mut().find(|entry| entry.is_of(user)).map(f)
+    }
+
     /// Returns the address of `user`, if `user` is listed.
     fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
-        let list = self.list.lock();
-        let entry = list.iter().find(|entry| entry.is_of(user))?;
-        Some(entry.iface.clone())
+        self.with_entry(user, |entry| entry.iface.clone())
     }
 
     /// Binds the address of `user`, which is the first NI there, gives `user` the device, and listens.
     fn open(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
-        let ni = user.ni();
+        let ni = &user.ni;
         let (accept, listener) = self.bind(ni)?;
         let device = listener
             .device()
@@ -292,21 +274,18 @@ impl Ifaces {
 
     /// Gives `user` the device of `bound`, and directs requests for `user` there.
     fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
-        bound.accept.add_ni(user.ni()).map_err(no_memory)?;
+        bound.accept.add_ni(&user.ni).map_err(no_memory)?;
         user.bind_device(&bound.hca)
-            .inspect_err(|_| bound.accept.remove_ni(user.ni()))?;
+            .inspect_err(|_| bound.accept.remove_ni(&user.ni))?;
         let shares = DeviceShares {
             device: bound.hca.device.clone(),
             regions: bound.hca.regions.clone(),
             queues: bound.hca.queues.clone(),
         };
-        let mut list = self.list.lock();
-        let entry = list.iter_mut().find(|entry| entry.is_of(user));
-        let old = entry.map(|entry| {
+        let old = self.with_entry(user, |entry| {
             let accept = entry.accept.replace(bound.accept.clone());
             (accept, entry.shares.replace(shares))
         });
-        drop(list);
         drop(old);
         Ok(())
     }
@@ -319,7 +298,7 @@ impl Ifaces {
         };
         let mut there = iface.bound.lock();
         if let Some(bound) = &*there {
-            bound.accept.remove_ni(user.ni());
+            bound.accept.remove_ni(&user.ni);
             user.unbind_device();
         }
         // An NI that is about to enter finds no device then, and opens the address again.
@@ -343,7 +322,7 @@ impl Ifaces {
 
     /// Finds where the address of `user` is now. May sleep.
     pub(crate) fn locate(user: &LnetNi) -> AddrLocation {
-        let ni = user.ni();
+        let ni = &user.ni;
         let Ok(hca) = ni.hca() else {
             return AddrLocation::Nowhere;
         };
@@ -378,7 +357,7 @@ impl Ifaces {
         match self.move_to(bound, user, &users) {
             Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
             Err(e) => {
-                log::cannot_follow(user.ni().nid, &e.what, e.error);
+                log::cannot_follow(user.ni.nid, &e.what, e.error);
                 self.withdraw_device(&iface);
             }
         }
@@ -392,7 +371,7 @@ impl Ifaces {
         user: &Arc<LnetNi>,
         users: &[Arc<LnetNi>],
     ) -> Result<BoundAddr, StartError> {
-        let ni = user.ni();
+        let ni = &user.ni;
         let (device, port) = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0))
             .map_err(|e| StartError::because(cannot_listen(e))(e))?;
         let hca = self.make_hca(user, device, port)?;
@@ -436,16 +415,15 @@ impl Ifaces {
         for entry in list.iter().filter(of_it) {
             if let Some(accept) = &entry.accept {
                 accept.withdraw_device();
-                entry.user.doubt_home();
+                entry.user.doubt_address();
             }
         }
     }
 
     /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
     pub(crate) fn is_removed(&self, user: &Arc<LnetNi>) -> bool {
-        let list = self.list.lock();
-        let entry = list.iter().find(|entry| entry.is_of(user));
-        entry.is_some_and(|entry| entry.accept.as_ref().is_some_and(|a| a.is_removed()))
+        self.with_entry(user, |entry| entry.is_removed())
+            .unwrap_or(false)
     }
 
     /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca` or on another port
@@ -457,7 +435,7 @@ impl Ifaces {
             hca.is_some_and(|hca| other.device.same(&hca.device) && other.port == hca.port)
         };
         let list = self.list.lock();
-        let mut others = list.iter().map(|entry| entry.user.ni());
+        let mut others = list.iter().map(|entry| &entry.user.ni);
         others.any(|other| {
             other.nid.net() == ni.nid.net()
                 && other.passage() == SendPolicy::Open
@@ -469,6 +447,11 @@ impl Ifaces {
 impl IfaceEntry {
     fn is_of(&self, user: &Arc<LnetNi>) -> bool {
         Arc::ptr_eq(&self.user, user)
+    }
+
+    /// Returns whether the device of the NI is being removed or is unusable.
+    fn is_removed(&self) -> bool {
+        self.accept.as_ref().is_some_and(|a| a.is_removed())
     }
 }
 
@@ -512,7 +495,7 @@ impl ListenerOwner for Ifaces {
                 .as_ref()
                 .is_some_and(|a| core::ptr::eq(&**a, accept))
             {
-                entry.user.doubt_home();
+                entry.user.doubt_address();
             }
         }
     }

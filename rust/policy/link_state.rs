@@ -2,6 +2,8 @@
 
 //! Link state of an NI: whether it can reach any peer, and what its connections and messages do when that changes.
 //!
+//! # Link
+//!
 //! The link is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose
 //! port is active. An IPoIB interface without a carrier closes the link too, because address resolution goes through
 //! the interface. But it does not affect the NI's connections, so they continue while the port is active
@@ -20,10 +22,34 @@
 //!   ([`hold_ms`]). The transport resends what was lost meanwhile. Then the connections end, because the peer may have
 //!   given them up by then, and a new connection is established sooner than the transport detects that.
 //!
-//! If LNet has no other NI, messages wait for this link to open.
+//! If LNet has no other NI, messages wait for this link to open. When it opens, attempts begin at once: for peers with
+//! waiting messages, and for peers whose connection the link change closed, because these peers may have waiting
+//! messages.
 //!
-//! When it opens, attempts begin at once: for peers with waiting messages, and for peers whose connection the link
-//! change closed, because these peers may have waiting messages.
+//! # Failover
+//!
+//! A bond moves its address to the device below its active slave. No single event reports that. The network notifier is
+//! called first, when the RDMA core has not yet moved the GID of the address. Then the GIDs of the old device change,
+//! and after those the GIDs of the new one, for which the driver has no event handler yet. So the driver looks for the
+//! address after each of these events, and repeats that for a while: for a moment the address may be on no device.
+//!
+//! Until that is settled no attempt to connect begins, because it would be made on the old device, or with a GID that
+//! disappears in the middle of the handshake. On RoCE the GIDs always change, even if the address stays on its device;
+//! so it is not settled before that change, which is late on a busy machine.
+//!
+//! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed. There each change is
+//! a reason to look, but attempts do not wait for longer than [`HURRY_MS`], and looks are [`IDLE_MS`] apart from then
+//! on, because a look visits all connections.
+//!
+//! The core removes the GID of an address together with the address, even if the interface has the same address once
+//! more, with another prefix length. Then there is no GID until the address is set again, or the core is asked to look.
+//!
+//! # Device
+//!
+//! Some providers promise an operation and refuse the work request that needs it. Small messages pass there, so every
+//! connection comes up, and ends with the first bulk transfer. Without a limit ([`MANY_REFUSALS`]) the driver would
+//! reconnect for ever. A peer cannot make a provider refuse a work request, because the driver checks what a peer sends
+//! before it posts.
 //!
 //! Context: any; the caller holds the lock of the NI's link state.
 
@@ -82,6 +108,38 @@ const PATIENT_STILL_MS: u64 = 150;
 
 /// Milliseconds between two checks of that.
 pub const FINISH_LOOK_MS: u32 = 5;
+
+/// How long to look again after the address was found where it was, in milliseconds. The core's work item moves it in a
+/// few milliseconds; on a busy machine that item waits.
+const SETTLE_MS: u64 = 1_000;
+
+/// How long to look often, in milliseconds. An address without a device by then has lost it for longer.
+const HURRY_MS: u64 = 2_000;
+
+/// Milliseconds between two looks for an address that is on no device.
+const NOWHERE_MS: u32 = 10;
+
+/// Milliseconds between two looks whether it is still where it was.
+const HERE_MS: u32 = 100;
+
+/// How long it may be on no device, in milliseconds, before the core is asked to look. The address of a bond is found
+/// sooner.
+const ASK_MS: u64 = 100;
+
+/// Milliseconds between two looks after the hurry is over.
+const IDLE_MS: u32 = 1_000;
+
+/// So many connections in a row that ended because the device refused a work request are no accident.
+pub const MANY_REFUSALS: u8 = 8;
+
+/// A connection that lived for so many milliseconds worked: it begins a new row.
+const WORKED_MS: u64 = 10_000;
+
+/// Milliseconds between two connections of a row, at most.
+const ROW_MS: u64 = 60_000;
+
+/// Milliseconds for which messages may arrive for an NI that LNet deletes: LNet has checked twice by then.
+const DELETION_MS: u64 = 3_000;
 
 /// Activity on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,14 +208,46 @@ pub enum LinkAction {
     Reconnect,
 }
 
+/// Place where the address was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddrLocation {
+    /// On the device, and the port, that the NI uses.
+    Here,
+    /// On another device or port.
+    Elsewhere,
+    /// On no device.
+    Nowhere,
+}
+
+/// Result of a look for the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailoverStep {
+    /// Milliseconds until the next look; `None`: it is settled.
+    pub again_ms: Option<u32>,
+    /// No attempt to connect begins before that.
+    pub hold: bool,
+    /// The RDMA core is asked to look at the addresses of the interfaces, if the interface has that of the NI.
+    pub rescan: bool,
+}
+
+/// Action for a connection on which a message arrived while LNet deletes the NI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateAction {
+    /// None yet.
+    Stays,
+    /// Close it.
+    Ends {
+        /// Whether it is the first one, which is logged.
+        news: bool,
+    },
+}
+
 /// Link state of one NI.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkState {
     interface: Interface,
     device: bool,
     port: bool,
-    /// The device refuses work requests, and is not used again.
-    shut: bool,
     /// LNet had another NI at the last check.
     other: bool,
     /// It was closed at the last check.
@@ -172,16 +262,43 @@ pub struct LinkState {
     told: bool,
     /// While it is being closed on purpose: when there last was a connection, or a request of a peer.
     stirred_ms: Option<u64>,
+    /// Device that has the address.
+    pub address: DeviceTracker,
+    state: DeviceState,
+    /// When the first message arrived while LNet deletes the NI.
+    deleting_ms: Option<u64>,
+    deletion_logged: bool,
 }
 
-impl LinkState {
+/// State of the device that the NI uses, and what the driver has logged about it. It is reset for each device.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceState {
+    /// The device refuses work requests, and is not used again.
+    shut: bool,
+    /// Connections in a row that ended because the device refused a work request.
+    refusals: u8,
+    /// End of the last of them.
+    refused_ms: u64,
+    /// No message of the connection manager leaves the device.
+    mute: bool,
+    /// An attempt got no answer since the last check.
+    unheard: bool,
+    /// LID of the port at the last check; 0: the port had none, or was not checked yet.
+    lid: u32,
+    /// Active MTU of the port in bytes at the last check; 0: not known.
+    mtu: u32,
+    broken_logged: bool,
+    /// Error number that was logged for a device that the NI cannot use; 0: none.
+    unusable_logged: i32,
+}
+
+impl Default for LinkState {
     /// Creates an open link.
-    pub const fn new() -> Self {
+    fn default() -> Self {
         Self {
             interface: Interface::Up,
             device: true,
             port: true,
-            shut: false,
             other: false,
             closed: false,
             lost_ms: None,
@@ -189,9 +306,15 @@ impl LinkState {
             leaving_ms: None,
             told: false,
             stirred_ms: None,
+            address: DeviceTracker::default(),
+            state: DeviceState::default(),
+            deleting_ms: None,
+            deletion_logged: false,
         }
     }
+}
 
+impl LinkState {
     /// Records the state of the interface.
     pub fn interface(&mut self, interface: Interface) {
         self.interface = interface;
@@ -219,15 +342,87 @@ impl LinkState {
         self.port = active;
     }
 
-    /// Closes the link because the device refuses work requests (`shut`), until the NI has another device. Connections
-    /// end at the next check, and messages do not wait.
-    pub fn shut(&mut self, shut: bool) {
-        self.shut = shut;
+    /// Resets the state of the device, because the NI gets another one. The address counts as possibly moved.
+    pub fn bound(&mut self, now_ms: u64) {
+        self.state = DeviceState::default();
+        self.address.recheck(now_ms);
+        self.address.unsettled |= core::mem::take(&mut self.address.unsettled_next);
+    }
+
+    /// Records that the NI loses its device, after [`LinkState::detached`] or without it.
+    pub fn unbound(&mut self, now_ms: u64) {
+        self.detached(now_ms);
+        // Without a device, no attempt waits for the address; but the next device may be about to lose it.
+        self.address.unsettled_next = core::mem::take(&mut self.address.unsettled);
+    }
+
+    /// Counts a connection that existed for `lived_ms` milliseconds and ended at `now_ms` because the device refused a
+    /// work request. Returns whether the link is closed for that from now on, until the NI has another device.
+    /// Connections end at the next check, and messages do not wait.
+    #[must_use]
+    pub fn refused_post(&mut self, lived_ms: u64, now_ms: u64) -> bool {
+        let state = &mut self.state;
+        let in_row = now_ms.saturating_sub(state.refused_ms) < ROW_MS;
+        let goes_on = lived_ms < WORKED_MS && in_row;
+        state.refusals = if goes_on {
+            state.refusals.saturating_add(1)
+        } else {
+            1
+        };
+        state.refused_ms = now_ms;
+        state.refusals >= MANY_REFUSALS && !core::mem::replace(&mut state.shut, true)
+    }
+
+    /// Returns whether the device refuses work requests.
+    pub fn is_shut(&self) -> bool {
+        self.state.shut
+    }
+
+    /// Records that no node answered an attempt. Returns whether that is news since [`LinkState::takes_unheard`].
+    pub fn unheard(&mut self) -> bool {
+        !core::mem::replace(&mut self.state.unheard, true)
+    }
+
+    /// Takes that record.
+    pub fn takes_unheard(&mut self) -> bool {
+        core::mem::take(&mut self.state.unheard)
+    }
+
+    /// Marks the device as mute until it is created again. Returns whether it was not marked before.
+    #[must_use]
+    pub fn mute(&mut self) -> bool {
+        !core::mem::replace(&mut self.state.mute, true)
+    }
+
+    /// Returns whether the device is mute: no message of the connection manager leaves it.
+    pub fn is_mute(&self) -> bool {
+        self.state.mute
+    }
+
+    /// Records the LID of the port. Returns whether the subnet manager has assigned another one since the last check.
+    /// Packets that a peer sends to the old LID do not arrive. A port that is down has no LID.
+    pub fn has_new_lid(&mut self, lid: u32) -> bool {
+        lid != 0 && ![0, lid].contains(&core::mem::replace(&mut self.state.lid, lid))
+    }
+
+    /// Records the active MTU of the port, in bytes. Returns whether it is smaller than at the last check.
+    pub fn has_smaller_mtu(&mut self, mtu: u32) -> bool {
+        mtu != 0 && mtu < core::mem::replace(&mut self.state.mtu, mtu)
+    }
+
+    /// Records whether the device is broken. Returns whether that is to be logged.
+    pub fn logs_broken(&mut self, broken: bool) -> bool {
+        core::mem::replace(&mut self.state.broken_logged, broken) != broken
+    }
+
+    /// Records that the NI cannot use a device because of `errno`. Returns whether that is to be logged.
+    pub fn logs_unusable(&mut self, errno: i32) -> bool {
+        core::mem::replace(&mut self.state.unusable_logged, errno) != errno
     }
 
     /// Returns why it is closed.
     pub fn why(&self) -> Cause {
-        match (self.device, self.shut) {
+        match (self.device, self.state.shut) {
             (false, _) => Cause::DeviceGone,
             (true, true) => Cause::LocalFault,
             (true, false) => Cause::LinkDown,
@@ -246,7 +441,7 @@ impl LinkState {
 
     /// Returns whether established connections can be used.
     fn carries(&self) -> bool {
-        self.has_interface() && self.device && self.port && !self.shut
+        self.has_interface() && self.device && self.port && !self.state.shut
     }
 
     /// Returns whether connections ended because they have no link, or will lose it: a connection that is established
@@ -257,10 +452,10 @@ impl LinkState {
 
     /// Returns what to do with a message that has no connection.
     pub fn passage(&self) -> SendPolicy {
-        match (self.is_open(), self.other || self.shut) {
-            (true, _) => SendPolicy::Open,
-            (false, false) => SendPolicy::Hold,
+        match (self.is_open(), self.other || self.state.shut) {
+            (true, _) if !self.address.unsettled => SendPolicy::Open,
             (false, true) => SendPolicy::Refuse,
+            _ => SendPolicy::Hold,
         }
     }
 
@@ -336,18 +531,141 @@ impl LinkState {
             };
         }
         let since = *self.lost_ms.get_or_insert(now_ms);
-        let over = other || self.shut || now_ms.saturating_sub(since) >= hold_ms;
+        let over = other || self.state.shut || now_ms.saturating_sub(since) >= hold_ms;
         if newly || (over && !self.ended) {
             self.ended = true;
             return LinkAction::End;
         }
         LinkAction::Nothing
     }
+
+    /// Counts a message that arrived while LNet deletes the NI. LNet does not announce a deletion. It waits for a
+    /// moment in which it has no message of the NI, and checks for that once a second
+    /// (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that continue to send may never leave such a moment. Even a
+    /// slow peer needs only a message now and then, because LNet has it until it has arrived.
+    pub fn rx_while_deleting(&mut self, now_ms: u64) -> LateAction {
+        let since = *self.deleting_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(since) < DELETION_MS {
+            return LateAction::Stays;
+        }
+        let news = !core::mem::replace(&mut self.deletion_logged, true);
+        LateAction::Ends { news }
+    }
 }
 
-impl Default for LinkState {
-    fn default() -> Self {
-        Self::new()
+/// Tracker of the device that has the address.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceTracker {
+    /// Time of the last event that may have moved it.
+    doubted_ms: Option<u64>,
+    /// Time of the first of the events that follow each other within [`SETTLE_MS`].
+    began_ms: u64,
+    /// Time of the last look.
+    looked_ms: u64,
+    /// The core was asked since then.
+    asked: bool,
+    /// The GIDs of the device are going to change.
+    awaited: bool,
+    /// Attempts to connect wait, because the address may move to another device.
+    unsettled: bool,
+    /// The same when the NI lost its device.
+    unsettled_next: bool,
+}
+
+impl DeviceTracker {
+    /// Records an event that may have moved the address.
+    pub fn recheck(&mut self, now_ms: u64) {
+        if !self.is_recent(now_ms) {
+            self.began_ms = now_ms;
+        }
+        self.doubted_ms = Some(now_ms);
+        self.asked = false;
+    }
+
+    /// Records that the interface moves, or has a new hardware address. With `gids`, the GIDs change as well. Attempts
+    /// wait if the NI has a device (`attached`).
+    pub fn moves(&mut self, now_ms: u64, gids: bool, attached: bool) {
+        self.recheck(now_ms);
+        self.awaited = gids;
+        self.unsettled |= attached;
+    }
+
+    /// Records that the GIDs of the device have changed.
+    pub fn gids_changed(&mut self, now_ms: u64) {
+        self.recheck(now_ms);
+        self.awaited = false;
+    }
+
+    fn is_recent(&self, now_ms: u64) -> bool {
+        let recent = |at: u64| now_ms.saturating_sub(at) < SETTLE_MS;
+        self.doubted_ms.is_some_and(recent)
+    }
+
+    /// Returns whether such events have followed each other for so long that attempts no longer wait.
+    fn is_long(&self, now_ms: u64) -> bool {
+        self.is_recent(now_ms) && now_ms.saturating_sub(self.began_ms) >= HURRY_MS
+    }
+
+    /// Returns the milliseconds until the address is to be looked for; `None`: there is no reason to.
+    pub fn wait_ms(&self, now_ms: u64) -> Option<u32> {
+        self.doubted_ms?;
+        let since = u32::try_from(now_ms.saturating_sub(self.looked_ms)).unwrap_or(IDLE_MS);
+        Some(if self.is_long(now_ms) {
+            IDLE_MS.saturating_sub(since)
+        } else {
+            0
+        })
+    }
+
+    /// Returns whether attempts wait because the address may be about to move to another device.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// Records the result of a look. An address that moved is looked for again, as after any other event, because the
+    /// core may not have finished.
+    pub fn poll(&mut self, now_ms: u64, found: AddrLocation) -> FailoverStep {
+        let since = now_ms.saturating_sub(self.doubted_ms.unwrap_or(0));
+        self.looked_ms = now_ms;
+        let (again_ms, hold, rescan) = match found {
+            AddrLocation::Elsewhere => {
+                // The address moves for sure: what follows is not one of many changes.
+                self.doubted_ms = None;
+                self.recheck(now_ms);
+                (Some(0), true, false)
+            }
+            AddrLocation::Here if since >= SETTLE_MS => {
+                self.doubted_ms = None;
+                self.awaited = false;
+                (None, false, false)
+            }
+            AddrLocation::Here => {
+                let early = self.awaited || since < u64::from(HERE_MS);
+                (Some(HERE_MS), early && !self.is_long(now_ms), false)
+            }
+            AddrLocation::Nowhere if since >= ASK_MS && !self.asked => {
+                self.asked = true;
+                (Some(NOWHERE_MS), true, true)
+            }
+            AddrLocation::Nowhere if since >= HURRY_MS => (Some(IDLE_MS), false, false),
+            AddrLocation::Nowhere => (Some(NOWHERE_MS), true, false),
+        };
+        FailoverStep {
+            again_ms,
+            hold,
+            rescan,
+        }
+    }
+
+    /// Lets attempts begin, because a look that began at `now_ms` does not hold them. If there is a newer event
+    /// (`pending`, or recorded), they wait for the next look, except if such events keep coming for long. Returns
+    /// whether attempts waited.
+    pub fn settle(&mut self, now_ms: u64, pending: bool) -> bool {
+        let newer = pending || self.doubted_ms.is_some_and(|at| at >= now_ms);
+        if newer && !self.is_long(now_ms) {
+            return false;
+        }
+        core::mem::take(&mut self.unsettled)
     }
 }
 
@@ -358,7 +676,7 @@ mod tests {
 
     #[test]
     fn a_short_loss_is_held() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         assert_eq!(w.look(0, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Down);
         assert_eq!(w.look(100, false, HOLD_MS), LinkAction::Nothing);
@@ -399,7 +717,7 @@ mod tests {
 
     #[test]
     fn a_long_one_ends_connections_once() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         w.port(false);
         assert_eq!(w.look(5, false, HOLD_MS), LinkAction::Nothing);
         assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), LinkAction::End);
@@ -420,8 +738,10 @@ mod tests {
 
     #[test]
     fn a_way_that_is_shut_stays_shut_and_holds_nothing() {
-        let mut w = LinkState::new();
-        w.shut(true);
+        let mut w = LinkState::default();
+        for n in 1..=u64::from(MANY_REFUSALS) {
+            assert_eq!(w.refused_post(5, n), n == u64::from(MANY_REFUSALS));
+        }
         // However young the NI is.
         assert_eq!(w.look(1, false, HOLD_MS), LinkAction::End);
         assert!(w.ends_all());
@@ -431,13 +751,13 @@ mod tests {
         assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert!(!w.is_open());
         // Another device.
-        w.shut(false);
+        w.bound(2 + HOLD_MS);
         assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
     }
 
     #[test]
     fn with_another_way_nothing_waits() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         w.interface(Interface::Down);
         assert_eq!(w.look(1, true, HOLD_MS), LinkAction::End);
         assert_eq!(w.passage(), SendPolicy::Refuse);
@@ -459,7 +779,7 @@ mod tests {
     /// Tests that a removed device is like a closed link.
     #[test]
     fn messages_wait_for_a_device_that_was_removed() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         assert_eq!(w.why(), Cause::LinkDown);
         w.detached(1);
         assert_eq!(
@@ -487,7 +807,7 @@ mod tests {
 
     #[test]
     fn peers_that_ask_again_are_waited_for() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         assert!(!w.is_leaving() && w.is_quiet(0));
         w.leaving(1);
         // Connections have not been notified yet.
@@ -512,7 +832,7 @@ mod tests {
 
     #[test]
     fn administrative_link_down_ends_connections_at_once() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         assert!(!w.ends_all());
         w.leaving(1);
         assert!(!w.is_open() && w.ends_all());
@@ -555,7 +875,7 @@ mod tests {
         assert_eq!(hold_ms(Some(2_147), 50_000), HOLD_MS);
         assert_eq!(hold_ms(None, 50_000), HOLD_MS);
 
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         w.port(false);
         let hold = hold_ms(Some(transport_ms(19, 5)), 50_000);
         assert_eq!(w.look(0, false, hold), LinkAction::Nothing);
@@ -565,7 +885,7 @@ mod tests {
 
     #[test]
     fn connections_go_on_without_the_carrier_of_ipoib() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         w.interface(Interface::NoCarrier);
         for now_ms in [0, HOLD_MS, 100 * HOLD_MS] {
             assert_eq!(w.look(now_ms, false, HOLD_MS), LinkAction::Nothing);
@@ -584,7 +904,7 @@ mod tests {
 
     #[test]
     fn a_port_that_fails_without_a_carrier_counts_from_then() {
-        let mut w = LinkState::new();
+        let mut w = LinkState::default();
         w.interface(Interface::NoCarrier);
         assert_eq!(w.look(0, false, HOLD_MS), LinkAction::Nothing);
         w.port(false);
@@ -607,5 +927,215 @@ mod tests {
         w.interface(Interface::Down);
         assert_eq!(w.look(11 * HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert_eq!(w.look(12 * HOLD_MS, false, HOLD_MS), LinkAction::End);
+    }
+
+    #[test]
+    fn many_connections_in_a_row_are_no_accident() {
+        let mut w = LinkState::default();
+        for n in 1..=MANY_REFUSALS {
+            assert!(!w.is_shut());
+            // The first one may have worked for long.
+            let lived_ms = if n == 1 { 1_000_000 } else { 5 };
+            let now_ms = u64::from(n).saturating_mul(1_600).saturating_add(2_000_000);
+            assert_eq!(w.refused_post(lived_ms, now_ms), n == MANY_REFUSALS);
+        }
+        assert!(w.is_shut());
+        // The count does not overflow, and the result is reported once.
+        for n in 0..1000u64 {
+            assert!(!w.refused_post(0, n.saturating_add(2_020_000)));
+            assert!(w.is_shut() && w.state.refusals >= MANY_REFUSALS);
+        }
+    }
+
+    #[test]
+    fn single_refusals_are_forgotten() {
+        let mut w = LinkState::default();
+        for n in 0..100u64 {
+            let now_ms = n.saturating_mul(ROW_MS);
+            // The second one is a connection that worked.
+            assert!(!w.refused_post(5, now_ms));
+            assert!(!w.refused_post(WORKED_MS, now_ms.saturating_add(1)));
+        }
+    }
+
+    #[test]
+    fn continuous_messages_do_not_delay_ni_deletion() {
+        for every_ms in [1, 100, DELETION_MS - 1] {
+            let mut w = LinkState::default();
+            for ms in (0..DELETION_MS).step_by(usize::try_from(every_ms).unwrap_or(1)) {
+                assert_eq!(w.rx_while_deleting(ms), LateAction::Stays);
+            }
+            let ends = |news| LateAction::Ends { news };
+            assert_eq!(w.rx_while_deleting(DELETION_MS), ends(true));
+            // Other connections are closed, too; only the first is logged.
+            assert_eq!(w.rx_while_deleting(DELETION_MS + 1), ends(false));
+        }
+    }
+
+    #[test]
+    fn a_message_now_and_then_is_enough_to_keep_a_deleted_ni() {
+        let mut w = LinkState::default();
+        assert_eq!(w.rx_while_deleting(0), LateAction::Stays);
+        let late = w.rx_while_deleting(40 * DELETION_MS);
+        assert_eq!(late, LateAction::Ends { news: true });
+    }
+
+    #[test]
+    fn attempts_wait_while_the_address_may_move() {
+        let mut w = LinkState::default();
+        w.address.moves(0, true, true);
+        assert_eq!(w.passage(), SendPolicy::Hold);
+        assert!(w.is_open() && w.address.poll(500, AddrLocation::Here).hold);
+        w.address.gids_changed(600);
+        assert!(!w.address.poll(700, AddrLocation::Here).hold);
+        // Another event came during the look.
+        assert!(!w.address.settle(700, true));
+        w.address.recheck(701);
+        assert!(!w.address.settle(700, false) && w.address.is_unsettled());
+        assert!(!w.address.poll(801, AddrLocation::Here).hold);
+        assert!(w.address.settle(801, false) && !w.address.settle(801, false));
+        assert_eq!(w.passage(), SendPolicy::Open);
+        // The NI loses its device meanwhile: the next device may be about to lose the address.
+        w.address.moves(900, false, true);
+        w.unbound(901);
+        assert!(!w.address.is_unsettled());
+        w.address.moves(902, false, false);
+        assert!(!w.address.is_unsettled());
+        w.bound(903);
+        assert!(w.address.is_unsettled());
+    }
+
+    const ASKED: FailoverStep = FailoverStep {
+        again_ms: Some(NOWHERE_MS),
+        hold: true,
+        rescan: true,
+    };
+
+    const MOVE: FailoverStep = FailoverStep {
+        again_ms: Some(0),
+        hold: true,
+        rescan: false,
+    };
+
+    const SETTLED: FailoverStep = FailoverStep {
+        again_ms: None,
+        hold: false,
+        rescan: false,
+    };
+
+    fn again(ms: u32, hold: bool) -> FailoverStep {
+        FailoverStep {
+            again_ms: Some(ms),
+            hold,
+            rescan: false,
+        }
+    }
+
+    #[test]
+    fn nothing_is_looked_for_without_a_reason() {
+        let h = DeviceTracker::default();
+        assert_eq!(h.wait_ms(5), None);
+    }
+
+    #[test]
+    fn late_move_is_found() {
+        let mut h = DeviceTracker::default();
+        h.recheck(100);
+        assert_eq!(h.poll(100, AddrLocation::Here), again(HERE_MS, true));
+        assert_eq!(h.poll(190, AddrLocation::Nowhere), again(NOWHERE_MS, true));
+        assert_eq!(h.poll(200, AddrLocation::Elsewhere), MOVE);
+        // And perhaps back.
+        assert_eq!(h.poll(220, AddrLocation::Here), again(HERE_MS, true));
+        assert_eq!(h.poll(320, AddrLocation::Elsewhere), MOVE);
+        assert_eq!(
+            h.poll(319 + SETTLE_MS, AddrLocation::Here),
+            again(HERE_MS, false)
+        );
+        assert_eq!(h.poll(320 + SETTLE_MS, AddrLocation::Here), SETTLED);
+        assert_eq!(h.wait_ms(321 + SETTLE_MS), None);
+    }
+
+    #[test]
+    fn address_on_this_device_waits_for_its_gids() {
+        let mut h = DeviceTracker::default();
+        h.moves(0, true, true);
+        assert_eq!(h.poll(500, AddrLocation::Here), again(HERE_MS, true));
+        // They are late: the second event starts the time again, and so does the pause.
+        h.gids_changed(600);
+        assert_eq!(h.poll(601, AddrLocation::Here), again(HERE_MS, true));
+        assert_eq!(h.poll(701, AddrLocation::Here), again(HERE_MS, false));
+        // They do not change after all.
+        h.moves(2_000, true, true);
+        let late = 1_999 + SETTLE_MS;
+        assert_eq!(h.poll(late, AddrLocation::Here), again(HERE_MS, true));
+        assert_eq!(h.poll(late + 1, AddrLocation::Here), SETTLED);
+    }
+
+    #[test]
+    fn missing_address_is_polled_until_found() {
+        let mut h = DeviceTracker::default();
+        h.recheck(0);
+        assert_eq!(h.poll(HURRY_MS, AddrLocation::Nowhere), ASKED);
+        assert_eq!(
+            h.poll(HURRY_MS, AddrLocation::Nowhere),
+            again(IDLE_MS, false)
+        );
+        assert_eq!(
+            h.poll(100 * HURRY_MS, AddrLocation::Nowhere),
+            again(IDLE_MS, false)
+        );
+        // It is back where it was, long after the reason.
+        assert_eq!(h.poll(101 * HURRY_MS, AddrLocation::Here), SETTLED);
+        h.recheck(7);
+        assert_eq!(h.poll(8, AddrLocation::Nowhere), again(NOWHERE_MS, true));
+    }
+
+    /// Tests containers that come and go: the GIDs of the device change more often than ten times a second.
+    #[test]
+    fn constant_gid_changes_delay_attempts_two_seconds_at_most() {
+        let mut h = DeviceTracker::default();
+        let (mut held_ms, mut looks) = (0u64, 0u64);
+        for now_ms in (1_000..61_000).step_by(50) {
+            h.recheck(now_ms);
+            if h.wait_ms(now_ms) != Some(0) {
+                continue;
+            }
+            looks = looks.saturating_add(1);
+            if h.poll(now_ms, AddrLocation::Here).hold {
+                held_ms = now_ms.saturating_sub(1_000);
+            }
+        }
+        // A look visits all connections.
+        assert!(held_ms < HURRY_MS && looks < 60 + HURRY_MS / 50 + 2);
+        // It moves after all, and the next look finds it.
+        h.recheck(62_000);
+        assert_eq!(h.wait_ms(62_000), Some(0));
+        assert_eq!(h.poll(62_000, AddrLocation::Elsewhere), MOVE);
+        assert_eq!(h.poll(62_001, AddrLocation::Here), again(HERE_MS, true));
+        // When they are quiet it is settled.
+        assert_eq!(h.poll(63_000, AddrLocation::Here), SETTLED);
+        assert!(!h.is_long(63_000));
+        h.recheck(64_000);
+        assert!(!h.is_long(64_000) && h.wait_ms(64_000) == Some(0));
+    }
+
+    #[test]
+    fn the_core_is_asked_once_for_each_reason() {
+        let mut h = DeviceTracker::default();
+        h.recheck(0);
+        for now_ms in [1, ASK_MS - 1] {
+            let next = h.poll(now_ms, AddrLocation::Nowhere);
+            assert_eq!(next, again(NOWHERE_MS, true));
+        }
+        assert_eq!(h.poll(ASK_MS, AddrLocation::Nowhere), ASKED);
+        let next = h.poll(ASK_MS + 1, AddrLocation::Nowhere);
+        assert_eq!(next, again(NOWHERE_MS, true));
+        // Its GIDs change: it has found the address, or takes it away only now.
+        h.recheck(500);
+        assert_eq!(h.poll(501, AddrLocation::Nowhere), again(NOWHERE_MS, true));
+        assert_eq!(h.poll(500 + ASK_MS, AddrLocation::Nowhere), ASKED);
+        // An address that moved may be removed there.
+        assert_eq!(h.poll(700, AddrLocation::Elsewhere), MOVE);
+        assert_eq!(h.poll(700 + ASK_MS, AddrLocation::Nowhere), ASKED);
     }
 }

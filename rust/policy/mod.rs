@@ -26,8 +26,6 @@
 pub mod close_log;
 pub mod cm_id_linger;
 pub mod connect_queue;
-pub mod device_failover;
-pub mod device_refuses_posts;
 pub mod ecmp_source_port;
 pub mod inline_size;
 pub mod latency;
@@ -35,7 +33,6 @@ pub mod link_speed_defaults;
 pub mod link_state;
 pub mod liveness;
 pub mod mr_quota;
-pub mod ni_deletion_detect;
 pub mod nid_range;
 pub mod queue_sizes;
 pub mod reconnect;

@@ -21,7 +21,6 @@ use super::{
 use crate::{
     lnd::{
         log,
-        ni::DeviceHint,
         peer::Connection,
         timestamp::Timestamp, //
     },
@@ -149,14 +148,15 @@ impl Conn {
     fn refused_post(&self) {
         let lived_ms = self.with(|inner| inner.lived_ms);
         let ni = &self.ni;
-        if !ni.device_health.refused_post(lived_ms, ni.now_ms()) {
+        let now_ms = ni.now_ms();
+        if !ni.way(|way| way.refused_post(lived_ms, now_ms)) {
             return;
         }
         let name = self.hca().ok().map(|hca| hca.device.name());
         let name = name.as_ref().map(DeviceName::as_str);
         log::refuses_posts(ni.nid, name.unwrap_or("the RDMA device"));
         uevent::device(uevent::Device::Fatal, &ni.nid, name);
-        ni.tell(DeviceHint::Refuses);
+        ni.check_device();
     }
 
     /// Frees all other resources, except the id if the peer may still need a DREQ, and tells LNet and the peer object.

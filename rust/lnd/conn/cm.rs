@@ -25,8 +25,7 @@ use super::{
 use crate::{
     lnd::{
         lingering::Lingering,
-        log,
-        ni::DeviceHint, //
+        log, //
     },
     policy::{
         close_log::rejected_name,
@@ -133,10 +132,10 @@ impl Conn {
             if !found.same(&wanted.device) || id.port() != wanted.port {
                 // The address has moved to another device, or the NI has just followed it.
                 self.end(Cause::Moved);
-                return self.ni.tell(DeviceHint::Astray);
+                return self.ni.found_elsewhere();
             }
         }
-        if let Some(tos) = self.made_with.settings().tos() {
+        if let Some(tos) = self.made_with.settings.tos {
             id.set_tos(tos);
         }
         if id.resolve_route(ROUTE_MS).is_err() {

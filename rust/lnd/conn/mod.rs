@@ -62,10 +62,12 @@ use self::{
     wire::Wire, //
 };
 use super::{
-    conn_count::ConnGuard,
-    conn_settings::ConnSettings,
     hca::Hca,
-    ni::Ni,
+    ni::{
+        ConnGuard,
+        ConnSettings,
+        Ni, //
+    },
     peer::Peer,
     stats::conn_trace::ConnStats,
     timestamp::Timestamp,

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     lnd::{
-        lnet_types::lnet_health,
+        ni::lnet_health,
         peer::{
             pending::fail_msg,
             NotSent, //

@@ -199,11 +199,11 @@ impl Conn {
             }
             let mut msg = [0; CONN_MSG_LEN];
             self.handshake_message(depth, &mut msg)?;
-            let settings = self.made_with.settings();
+            let settings = &self.made_with.settings;
             let param = ConnParam {
                 private_data: &msg,
-                retry_count: settings.retry_count(),
-                rnr_retry_count: settings.rnr_retry_count(),
+                retry_count: settings.retry_count,
+                rnr_retry_count: settings.rnr_retry_count,
                 min_rnr_timer: MIN_RNR_TIMER,
             };
             let path_mtu = if self.active {

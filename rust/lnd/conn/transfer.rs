@@ -13,7 +13,7 @@ use kernel::prelude::*;
 
 use crate::{
     lnd::{
-        lnet_types::{
+        ni::{
             lnet_health,
             O2ib, //
         },

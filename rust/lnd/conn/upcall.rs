@@ -42,7 +42,7 @@ use crate::{
         Message, //
     },
     policy::{
-        ni_deletion_detect::LateAction,
+        link_state::LateAction,
         resend::Resend,
         upcall_sched::NextJob, //
     },
@@ -171,7 +171,7 @@ fn finish_ended(conn: &Conn, finished: EndedTx) {
     let _nofs = NofsScope::enter();
     let mut finished = finished;
     let again = finished.again(conn.ni.message_limit_ms());
-    if conn.ni.device_health.is_broken() {
+    if conn.ni.is_broken() {
         finished.on_broken_device();
     }
     let failed = finished.failed();

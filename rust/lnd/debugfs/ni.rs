@@ -15,10 +15,7 @@ use crate::{
             snapshot::WireSnapshot,
             Conn, //
         },
-        ni::{
-            DeviceHint,
-            Ni, //
-        },
+        ni::Ni,
         ni_device::NiDevice,
         peer::{
             Peer,
@@ -50,7 +47,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
     // The port is queried for the next reader: firmware may hang, and must not block readers.
-    ni.tell(DeviceHint::Watched);
+    ni.check_device();
     let hca = ni.hca().ok();
     let device = hca.as_ref().map(|hca| hca.device.name());
     write!(
@@ -88,7 +85,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
         ni.retained_rx.all(),
         // Until there is another device, the health of the last one is still stored.
-        device.as_ref().map_or("ok", |_| ni.device_health.as_str()),
+        device.as_ref().map_or("ok", |_| ni.device_health()),
     )?;
     show_tally(&ni.close_stats, Some(ni.nid), f)?;
     let (shown, over) = ni.closed_counters.list(|list| show_peers(all, list, f));

@@ -38,7 +38,6 @@ use super::{
 use crate::{
     lnd::{
         log,
-        ni::DeviceHint,
         stats::conn_trace, //
     },
     policy::{
@@ -236,7 +235,7 @@ impl<C: Connection> Peer<C> {
         cause: Cause,
     ) {
         if cause == Cause::ConnectTimeout {
-            self.ni.tell(DeviceHint::Unheard);
+            self.ni.no_reply();
         }
         if self.ni.passage() == SendPolicy::Refuse {
             self.refuse_waiting();

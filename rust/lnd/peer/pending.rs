@@ -14,9 +14,9 @@ use kernel::{
 };
 
 use crate::{
-    lnd::{
-        lnet_types::lnet_health,
-        ni::Ni, //
+    lnd::ni::{
+        lnet_health,
+        Ni, //
     },
     lnet::{
         Message,
