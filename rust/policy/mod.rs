@@ -33,7 +33,6 @@ pub mod link_speed_defaults;
 pub mod link_state;
 pub mod liveness;
 pub mod mr_quota;
-pub mod nid_range;
 pub mod queue_sizes;
 pub mod reconnect;
 pub mod request_rate;

@@ -11,9 +11,10 @@
 //! tuning   = range { range } key "=" value { key "=" value }
 //! ```
 //!
-//! `range`: [`super::nid_range`]. In `access` the first clause counts that names the peer, and our NI behind `on` if
-//! the clause has that; a peer that no clause names is allowed. In `ni_tune` all clauses count that name the NI, later
-//! ones before earlier ones.
+//! `range` is a range of NIDs in LNet's syntax: `10.0.0.[1-9]@o2ib`, `*@o2ib3`, `10.1.[0-3,7].*@o2ib`,
+//! `10.0.0.[0-254/2]@o2ib[1-4]`, `10.0.0.0/24@o2ib`. In `access` the first clause counts that names the peer, and our
+//! NI behind `on` if the clause has that; a peer that no clause names is allowed. In `ni_tune` all clauses count that
+//! name the NI, later ones before earlier ones.
 //!
 //! The texts are checked when they are set, and parsed again for each use: for a connection request of either side, and
 //! when an NI starts or the texts are changed.
@@ -22,17 +23,24 @@
 
 use core::fmt;
 
-use super::{
-    liveness::{
-        LOOK_MIN_MS,
-        PROBE_MAX_MS, //
-    },
-    nid_range::{
-        contains,
-        BadRange, //
-    }, //
+use super::liveness::{
+    LOOK_MIN_MS,
+    PROBE_MAX_MS, //
 };
 use crate::proto::nid::Nid;
+
+/// Reasons why a word is not a range of NIDs.
+const NO_NET: &str = "it has no @net";
+const NOT_O2IB: &str = "the net is not o2ib";
+const ADDRESS: &str = "the address has not four parts";
+const NUMBER: &str = "a number is wrong or too large";
+const MASK: &str = "the length of the netmask is not 0 to 32";
+
+/// Reasons why a clause is wrong.
+const NO_VERDICT: &str = "it says neither allow nor deny";
+const NO_RANGE: &str = "it names nobody";
+const NO_KEY: &str = "it has no key=value";
+const UNKNOWN_KEY: &str = "there is no such key";
 
 /// Error in a text.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -46,16 +54,10 @@ pub struct RuleError<'a> {
 /// Kind of an error in a word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RuleErrorKind {
-    /// It is no range of NIDs.
-    Range(BadRange),
-    /// A clause without `allow` or `deny`.
-    NoVerdict,
-    /// No NID range.
-    NoRange,
-    /// A tuning without a key.
-    NoKey,
-    /// Unknown key.
-    Key,
+    /// It is no range of NIDs, for this reason.
+    Range(&'static str),
+    /// The clause or its key is wrong.
+    Clause(&'static str),
     /// The value is not a number in this range.
     Value(i64, i64),
     /// The value is neither 0 nor a number in this range.
@@ -66,11 +68,8 @@ impl fmt::Display for RuleError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\": ", self.at)?;
         match self.what {
-            RuleErrorKind::Range(bad) => write!(f, "no range of NIDs: {bad}"),
-            RuleErrorKind::NoVerdict => f.write_str("it says neither allow nor deny"),
-            RuleErrorKind::NoRange => f.write_str("it names nobody"),
-            RuleErrorKind::NoKey => f.write_str("it has no key=value"),
-            RuleErrorKind::Key => f.write_str("there is no such key"),
+            RuleErrorKind::Range(why) => write!(f, "no range of NIDs: {why}"),
+            RuleErrorKind::Clause(why) => f.write_str(why),
             RuleErrorKind::Value(lo, hi) => write!(f, "out of range {lo}..{hi}"),
             RuleErrorKind::ValueNorZero(lo, hi) => write!(f, "out of range: 0 or {lo}..{hi}"),
         }
@@ -111,14 +110,14 @@ fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, Rule
     if words.next_if_eq(&"on").is_some() {
         // Not `take_while`, which would consume the verdict.
         let on = core::iter::from_fn(|| words.next_if(|word| !matches!(*word, "allow" | "deny")));
-        ours = named(on, ni)?.ok_or(fault(RuleErrorKind::NoRange))?;
+        ours = named(on, ni)?.ok_or(fault(RuleErrorKind::Clause(NO_RANGE)))?;
     }
     let allow = match words.next() {
         Some("allow") => true,
         Some("deny") => false,
-        _ => return Err(fault(RuleErrorKind::NoVerdict)),
+        _ => return Err(fault(RuleErrorKind::Clause(NO_VERDICT))),
     };
-    let theirs = named(words, peer)?.ok_or(fault(RuleErrorKind::NoRange))?;
+    let theirs = named(words, peer)?.ok_or(fault(RuleErrorKind::Clause(NO_RANGE)))?;
     Ok((ours && theirs).then_some(allow))
 }
 
@@ -171,13 +170,13 @@ macro_rules! tuning {
         impl Tuning {
             fn set<'a>(&mut self, word: &'a str) -> Result<(), RuleError<'a>> {
                 let fault = |what| RuleError { at: word, what };
-                let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::NoKey))?;
+                let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::Clause(NO_KEY)))?;
                 $(if key == stringify!($key) {
                     let parse: Parse<'a> = $parse;
                     self.$key = Some(parse(word, value)?);
                     return Ok(());
                 })*
-                Err(fault(RuleErrorKind::Key))
+                Err(fault(RuleErrorKind::Clause(UNKNOWN_KEY)))
             }
         }
     };
@@ -201,9 +200,9 @@ pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
         let fault = |what| RuleError { at: clause, what };
         let mut words = clause.split_ascii_whitespace().peekable();
         let ranges = core::iter::from_fn(|| words.next_if(|word| !word.contains('=')));
-        let ours = named(ranges, ni)?.ok_or(fault(RuleErrorKind::NoRange))?;
+        let ours = named(ranges, ni)?.ok_or(fault(RuleErrorKind::Clause(NO_RANGE)))?;
         if words.peek().is_none() {
-            return Err(fault(RuleErrorKind::NoKey));
+            return Err(fault(RuleErrorKind::Clause(NO_KEY)));
         }
         // All of the text is checked, including clauses for other NIs.
         let mut here = all;
@@ -240,6 +239,107 @@ fn value_of<'a>(word: &'a str, value: &str, lo: i64, hi: i64) -> Result<i32, Rul
         return Err(fault);
     }
     i32::try_from(n).map_err(|_| fault)
+}
+
+/// Returns whether `nid` is in the range `word`. All of the word is read whatever the NID, so that a word is valid for
+/// all NIDs or for none.
+pub fn contains(word: &str, nid: Nid) -> Result<bool, &'static str> {
+    let (addr, net) = word.split_once('@').ok_or(NO_NET)?;
+    let numbers = net.strip_prefix("o2ib").ok_or(NOT_O2IB)?;
+    let in_net = match numbers {
+        "" => nid.net_number() == 0,
+        _ => among(numbers, u32::from(nid.net_number()), u32::from(u16::MAX))?,
+    };
+    let in_addr = in_addr(addr, nid.addr())?;
+    Ok(in_net && in_addr && nid.is_o2ib())
+}
+
+fn in_addr(word: &str, addr: u32) -> Result<bool, &'static str> {
+    if word == "*" {
+        return Ok(true);
+    }
+    // A slash in brackets is a step.
+    if !word.contains('[') {
+        if let Some((net, bits)) = word.split_once('/') {
+            return in_subnet(net, bits, addr);
+        }
+    }
+    let mut all = true;
+    for (part, octet) in parts(word)?.into_iter().zip(addr.to_be_bytes()) {
+        all &= among(part, u32::from(octet), u32::from(u8::MAX))?;
+    }
+    Ok(all)
+}
+
+/// Returns the four parts of an address.
+fn parts(word: &str) -> Result<[&str; 4], &'static str> {
+    let mut words = word.split('.');
+    let mut parts = [""; 4];
+    for part in &mut parts {
+        *part = words.next().ok_or(ADDRESS)?;
+    }
+    match words.next() {
+        None => Ok(parts),
+        Some(_) => Err(ADDRESS),
+    }
+}
+
+fn in_subnet(net: &str, bits: &str, addr: u32) -> Result<bool, &'static str> {
+    let mut base = 0u32;
+    for part in parts(net)? {
+        base = base.wrapping_shl(8) | number(part, u32::from(u8::MAX))?;
+    }
+    let bits = number(bits, u32::BITS).map_err(|_| MASK)?;
+    // A shift by 32 is none.
+    let host = u32::MAX.checked_shr(bits).unwrap_or(0);
+    Ok((base ^ addr) & !host == 0)
+}
+
+/// Returns whether `value` is among the numbers in `word`: `*`, a number, or in brackets numbers and ranges, optionally
+/// with steps. None is above `max`.
+fn among(word: &str, value: u32, max: u32) -> Result<bool, &'static str> {
+    if word == "*" {
+        return Ok(true);
+    }
+    let Some(list) = word.strip_prefix('[') else {
+        return Ok(number(word, max)? == value);
+    };
+    let list = list.strip_suffix(']').ok_or(NUMBER)?;
+    let mut any = false;
+    for item in list.split(',') {
+        let (range, step) = match item.split_once('/') {
+            Some((range, step)) => (range, number(step, max)?),
+            None => (item, 1),
+        };
+        let (first, last) = match range.split_once('-') {
+            Some((first, last)) => (number(first, max)?, number(last, max)?),
+            None => (number(range, max)?, number(range, max)?),
+        };
+        if first > last {
+            return Err(NUMBER);
+        }
+        let ahead = value.checked_sub(first).filter(|_| value <= last);
+        // No remainder by zero, and no step of zero either.
+        let stepped = |ahead: u32| ahead.checked_rem(step).ok_or(NUMBER);
+        let _ = stepped(0)?;
+        any |= match ahead {
+            Some(ahead) => stepped(ahead)? == 0,
+            None => false,
+        };
+    }
+    Ok(any)
+}
+
+fn number(word: &str, max: u32) -> Result<u32, &'static str> {
+    // `parse` would take a sign.
+    if word.is_empty() || !word.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(NUMBER);
+    }
+    let n = word.parse().map_err(|_| NUMBER)?;
+    if n > max {
+        return Err(NUMBER);
+    }
+    Ok(n)
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
@@ -291,20 +391,23 @@ mod tests {
         let says = |text| allows(text, NI, peer(1)).map_err(|f| (f.at, f.what));
         assert_eq!(
             says("allow *@o2ib; refuse *@o2ib"),
-            Err(("refuse *@o2ib", RuleErrorKind::NoVerdict))
+            Err(("refuse *@o2ib", RuleErrorKind::Clause(NO_VERDICT)))
         );
-        assert_eq!(says("allow"), Err(("allow", RuleErrorKind::NoRange)));
+        assert_eq!(
+            says("allow"),
+            Err(("allow", RuleErrorKind::Clause(NO_RANGE)))
+        );
         assert_eq!(
             says("on deny *@o2ib"),
-            Err(("on deny *@o2ib", RuleErrorKind::NoRange))
+            Err(("on deny *@o2ib", RuleErrorKind::Clause(NO_RANGE)))
         );
         assert_eq!(
             says("on *@o2ib"),
-            Err(("on *@o2ib", RuleErrorKind::NoVerdict))
+            Err(("on *@o2ib", RuleErrorKind::Clause(NO_VERDICT)))
         );
         assert_eq!(
             says("allow *@o2ib; deny 10.0.0.1@tcp"),
-            Err(("10.0.0.1@tcp", RuleErrorKind::Range(BadRange::NotO2ib)))
+            Err(("10.0.0.1@tcp", RuleErrorKind::Range(NOT_O2IB)))
         );
     }
 
@@ -373,9 +476,84 @@ mod tests {
         for (text, expected) in [("*@o2ib probe=0", 0), ("*@o2ib probe=250", 250)] {
             assert_eq!(tuning(text, NI).map(|t| t.probe), Ok(Some(expected)));
         }
-        assert_eq!(says("*@o2ib"), Err(("*@o2ib", RuleErrorKind::NoKey)));
-        assert_eq!(says("tos=1"), Err(("tos=1", RuleErrorKind::NoRange)));
-        assert_eq!(says("*@o2ib ntx=1"), Err(("ntx=1", RuleErrorKind::Key)));
-        assert_eq!(says("*@o2ib tos=1 x"), Err(("x", RuleErrorKind::NoKey)));
+        assert_eq!(
+            says("*@o2ib"),
+            Err(("*@o2ib", RuleErrorKind::Clause(NO_KEY)))
+        );
+        assert_eq!(
+            says("tos=1"),
+            Err(("tos=1", RuleErrorKind::Clause(NO_RANGE)))
+        );
+        assert_eq!(
+            says("*@o2ib ntx=1"),
+            Err(("ntx=1", RuleErrorKind::Clause(UNKNOWN_KEY)))
+        );
+        assert_eq!(
+            says("*@o2ib tos=1 x"),
+            Err(("x", RuleErrorKind::Clause(NO_KEY)))
+        );
+    }
+
+    fn nid(net: u16, a: u8, b: u8, c: u8, d: u8) -> Nid {
+        Nid::new(net, u32::from_be_bytes([a, b, c, d]))
+    }
+
+    #[test]
+    fn lnets_words_are_understood() {
+        let cases = [
+            ("10.0.0.1@o2ib", nid(0, 10, 0, 0, 1), true),
+            ("10.0.0.1@o2ib", nid(1, 10, 0, 0, 1), false),
+            ("10.0.0.1@o2ib", nid(0, 10, 0, 0, 2), false),
+            ("*@o2ib", nid(0, 1, 2, 3, 4), true),
+            ("*@o2ib", nid(3, 1, 2, 3, 4), false),
+            ("*@o2ib3", nid(3, 1, 2, 3, 4), true),
+            ("*@o2ib*", nid(777, 1, 2, 3, 4), true),
+            ("*@o2ib[1-4,9]", nid(9, 1, 2, 3, 4), true),
+            ("*@o2ib[1-4,9]", nid(5, 1, 2, 3, 4), false),
+            ("10.1.[0-3,7].*@o2ib", nid(0, 10, 1, 7, 200), true),
+            ("10.1.[0-3,7].*@o2ib", nid(0, 10, 1, 4, 200), false),
+            ("10.0.0.[1-254/2]@o2ib", nid(0, 10, 0, 0, 7), true),
+            ("10.0.0.[1-254/2]@o2ib", nid(0, 10, 0, 0, 8), false),
+            ("10.0.0.0/24@o2ib", nid(0, 10, 0, 0, 255), true),
+            ("10.0.0.0/24@o2ib", nid(0, 10, 0, 1, 0), false),
+            ("10.0.0.77/0@o2ib", nid(0, 192, 168, 1, 1), true),
+            ("10.0.0.1/32@o2ib", nid(0, 10, 0, 0, 1), true),
+            ("10.0.0.1/32@o2ib", nid(0, 10, 0, 0, 0), false),
+        ];
+        for (word, nid, expected) in cases {
+            assert_eq!((word, contains(word, nid)), (word, Ok(expected)));
+        }
+        // A NID of another LND is in no range of ours.
+        assert_eq!(contains("*@o2ib", Nid::ANY), Ok(false));
+        assert_eq!(
+            contains("*@o2ib", Nid::from_raw(0x0002_0000_0a00_0001)),
+            Ok(false)
+        );
+    }
+
+    #[test]
+    fn malformed_range_is_an_error() {
+        let cases = [
+            ("", NO_NET),
+            ("10.0.0.1", NO_NET),
+            ("10.0.0.1@tcp", NOT_O2IB),
+            ("10.0.0.1@o2ib65536", NUMBER),
+            ("10.0.0.1@o2ibx", NUMBER),
+            ("10.0.0@o2ib", ADDRESS),
+            ("10.0.0.0.1@o2ib", ADDRESS),
+            ("10.0.0.256@o2ib", NUMBER),
+            ("10.0.0.+1@o2ib", NUMBER),
+            ("10.0.0.[5-1]@o2ib", NUMBER),
+            ("10.0.0.[1-5/0]@o2ib", NUMBER),
+            ("10.0.0.[1-5@o2ib", NUMBER),
+            ("10.0.0.[]@o2ib", NUMBER),
+            ("10.0.0.0/33@o2ib", MASK),
+            ("10.0.0.0/@o2ib", MASK),
+            ("10.0.0/8@o2ib", ADDRESS),
+        ];
+        for (word, expected) in cases {
+            let got = contains(word, nid(0, 10, 0, 0, 3));
+            assert_eq!((word, got), (word, Err(expected)));
+        }
     }
 }

@@ -9,12 +9,10 @@ use proptest::{
 };
 use ro2iblnd_proto::{
     nid::Nid,
-    policy::{
-        nid_range::contains,
-        text_params::{
-            allows,
-            tuning, //
-        }, //
+    policy::text_params::{
+        allows,
+        contains,
+        tuning, //
     }, //
 };
 
