@@ -15,17 +15,15 @@ use super::work_queues::DeviceQueues;
 use crate::{
     lnet::StartError,
     policy::{
-        inline_size::InlineSearch,
-        link_speed_defaults::{
-            self,
-            LinkSpeed, //
-        },
         mr_quota::{
             self,
-            MrDemand,
-            MrSource, //
+            MrDemand, //
         },
-        queue_sizes, //
+        queue_sizes::{
+            self,
+            InlineSearch,
+            LinkSpeed, //
+        }, //
     },
     proto::constants::{
         QueueDepth,
@@ -143,11 +141,7 @@ impl DeviceCaps {
                 users: usage.users,
                 held: usage.held,
             };
-            let source = if failed { need.idle() } else { need.source() };
-            match source {
-                MrSource::New => None,
-                MrSource::Idle(least) => Some(least),
-            }
+            need.idle_from(failed)
         })
     }
 }
@@ -202,7 +196,7 @@ impl Hca {
 
     /// Returns the speed of the port when it was last up.
     pub(crate) fn speed(&self) -> LinkSpeed {
-        LinkSpeed::from_mbps(self.mbps.load(Relaxed))
+        LinkSpeed(self.mbps.load(Relaxed))
     }
 
     /// Updates the speed and the counter from the state of the port. A port that is down may report any speed;
@@ -212,7 +206,7 @@ impl Hca {
         self.bad_pkeys.store(bad_pkeys, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = LinkSpeed::of_port(port.speed, port.width);
-            self.mbps.store(speed.mbps(), Relaxed);
+            self.mbps.store(speed.0, Relaxed);
         }
     }
 
@@ -239,6 +233,6 @@ impl Hca {
     /// Returns the number of gather elements of a work request; `wanted` is the value that the administrator
     /// configured.
     pub(crate) fn gather(&self, wanted: Option<u32>) -> u16 {
-        link_speed_defaults::gather(self.attrs.max_send_sge, wanted)
+        queue_sizes::gather(self.attrs.max_send_sge, wanted)
     }
 }

@@ -11,8 +11,8 @@ use crate::{
     lnet::dk::dk,
     policy::{
         close_log::Recorded,
-        link_speed_defaults::DepthReason,
-        link_state, //
+        link_state,
+        queue_sizes::DepthReason, //
     },
     proto::{
         cause::Cause,

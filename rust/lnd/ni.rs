@@ -42,16 +42,16 @@ use crate::{
         StartError, //
     },
     policy::{
-        link_speed_defaults::{
-            self,
-            DepthReason, //
-        },
         link_state::{
             LateAction,
             LinkState,
             SendPolicy, //
         },
-        liveness::ProbeInterval, //
+        liveness::ProbeInterval,
+        queue_sizes::{
+            self,
+            DepthReason, //
+        }, //
     },
     proto::{
         broken,
@@ -424,12 +424,9 @@ impl Ni {
     /// starts, for new connections later. May sleep; the caller must not hold the shim's NI mutex.
     pub(crate) fn fit(&self, hca: &Hca) {
         let speed = hca.speed();
-        let depth = hca.deepest(link_speed_defaults::depth(speed, self.credits));
-        self.lnet.choose_depth(
-            depth.get(),
-            link_speed_defaults::ni_credits(depth),
-            speed.mbps(),
-        );
+        let depth = hca.deepest(queue_sizes::default_depth(speed, self.credits));
+        self.lnet
+            .choose_depth(depth.get(), queue_sizes::ni_credits(depth), speed.0);
     }
 
     /// Returns whether [`Ni::depth`] has changed since the last call.

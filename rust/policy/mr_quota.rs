@@ -56,33 +56,19 @@ pub struct MrDemand {
     pub held: u32,
 }
 
-/// Source of the next region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MrSource {
-    /// Make a new one. If the device has none, use [`MrSource::Idle`].
-    New,
-    /// Take an idle one from a connection that has at least this many.
-    Idle(u32),
-}
-
 impl MrDemand {
-    /// Returns the source of the next region.
-    pub fn source(self) -> MrSource {
+    /// Returns where the connection gets its next region from. `None`: a new one, from the device. `Some(n)`: an idle
+    /// one, from a connection that has at least `n`, as always if the device has no more (`failed`).
+    pub fn idle_from(self, failed: bool) -> Option<u32> {
         let share = self.bound.checked_div(self.users).unwrap_or(u32::MAX);
         let plenty = self.there < self.bound / 2;
         let fair = self.there < self.bound && self.held < share.max(1);
-        if plenty || fair {
-            MrSource::New
-        } else {
-            self.idle()
+        if !failed && (plenty || fair) {
+            return None;
         }
-    }
-
-    /// Returns the source for an idle region, when no new one can be made.
-    pub fn idle(self) -> MrSource {
         // A connection without regions takes any. Otherwise the other connection has the same number as this one
         // afterwards, or more: two that need one at the same time do not take it from each other for ever.
-        MrSource::Idle(match self.held {
+        Some(match self.held {
             0 => 1,
             n => n.saturating_add(2),
         })
@@ -127,9 +113,9 @@ mod tests {
             held: 31,
             ..PLENTY
         };
-        assert_eq!(hog.source(), MrSource::New);
+        assert_eq!(hog.idle_from(false), None);
         let all = MrDemand { there: 32, ..hog };
-        assert_eq!(all.source(), MrSource::Idle(33));
+        assert_eq!(all.idle_from(false), Some(33));
     }
 
     #[test]
@@ -139,17 +125,18 @@ mod tests {
             held: 15,
             ..PLENTY
         };
-        assert_eq!(late.source(), MrSource::New);
+        assert_eq!(late.idle_from(false), None);
         let has_its_share = MrDemand { held: 16, ..late };
-        assert_eq!(has_its_share.source(), MrSource::Idle(18));
+        assert_eq!(has_its_share.idle_from(false), Some(18));
         let full = MrDemand {
             there: 64,
             held: 3,
             ..PLENTY
         };
-        assert_eq!(full.source(), MrSource::Idle(5));
+        assert_eq!(full.idle_from(false), Some(5));
+        assert_eq!(late.idle_from(true), Some(17));
         let none = MrDemand { held: 0, ..full };
-        assert_eq!(none.source(), MrSource::Idle(1));
+        assert_eq!(none.idle_from(false), Some(1));
     }
 
     #[test]
@@ -160,10 +147,10 @@ mod tests {
             users: 1000,
             held: 0,
         };
-        assert_eq!(many.source(), MrSource::New);
+        assert_eq!(many.idle_from(false), None);
         let one = MrDemand { held: 1, ..many };
-        assert_eq!(one.source(), MrSource::Idle(3));
+        assert_eq!(one.idle_from(false), Some(3));
         let nobody = MrDemand { users: 0, ..one };
-        assert_eq!(nobody.source(), MrSource::New);
+        assert_eq!(nobody.idle_from(false), None);
     }
 }

@@ -33,10 +33,10 @@ use crate::{
     policy::{
         connect_queue::UNANSWERED_MS,
         ecmp_source_port,
-        inline_size::InlineSearch,
         queue_sizes::{
             self,
-            DepthMemory, //
+            DepthMemory,
+            InlineSearch, //
         }, //
     },
     proto::{
@@ -290,7 +290,7 @@ impl Conn {
         let hca = self.hca()?;
         let wanted = self.with(|inner| inner.known.depth);
         let wanted = hca.deepest(wanted);
-        let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
+        let memory = DepthMemory(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, close_log::now_ms());
         let mut inline = InlineSearch::new(u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0));
         let (parts, depth, sq_depth, max_sge) = loop {
@@ -325,7 +325,7 @@ impl Conn {
         };
         hca.inline.store(inline.now().into(), Relaxed);
         let memory = memory.after(&search, close_log::now_ms());
-        hca.depth.store(memory.bits(), Relaxed);
+        hca.depth.store(memory.0, Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);

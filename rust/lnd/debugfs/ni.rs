@@ -67,7 +67,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(
         f,
         " speed_mbps={} depth={} depth_by={} gather={}",
-        hca.as_ref().map_or(0, |hca| hca.speed().mbps()),
+        hca.as_ref().map_or(0, |hca| hca.speed().0),
         ni.depth().get(),
         ni.lnet.depth_by().as_str(),
         hca.as_ref().map_or(0, |hca| hca.gather(ni.wrq_sge)),

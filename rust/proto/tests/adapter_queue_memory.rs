@@ -5,10 +5,7 @@
 
 use ro2iblnd_proto::{
     constants::QueueDepth,
-    policy::{
-        link_speed_defaults,
-        queue_sizes, //
-    }, //
+    policy::queue_sizes, //
 };
 
 /// Slots for the markers that drain a queue (`DRAIN_WRS` in rust/rdma/drain.rs).
@@ -32,7 +29,7 @@ impl Caps {
         let depth = QueueDepth::new(depth).expect("a depth");
         Self {
             wrs: u64::from(queue_sizes::send_queue(depth, 1, 32768)) + DRAIN_WRS,
-            sges: link_speed_defaults::gather(max_sge, wrq_sge).into(),
+            sges: queue_sizes::gather(max_sge, wrq_sge).into(),
             inline,
         }
     }

@@ -6,8 +6,7 @@
 use proptest::prelude::*;
 use ro2iblnd_proto::policy::mr_quota::{
     bound,
-    MrDemand,
-    MrSource, //
+    MrDemand, //
 };
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -44,9 +43,9 @@ impl Device {
             users: self.users.len() as u32,
             held: self.users[who].held(),
         };
-        let got = match need.source() {
-            MrSource::New => true,
-            MrSource::Idle(least) => {
+        let got = match need.idle_from(false) {
+            None => true,
+            Some(least) => {
                 let from = (0..self.users.len()).find(|i| {
                     *i != who && self.users[*i].idle > 0 && self.users[*i].held() >= least
                 });
