@@ -206,12 +206,7 @@ impl Credits {
         }
     }
 
-    /// Returns whether [`Credits::reserve`] would find a buffer.
-    pub fn may_reserve(&self) -> bool {
-        self.reserved > 0
-    }
-
-    /// Returns how many buffers it would find.
+    /// Returns the number of buffers that [`Credits::reserve`] would find.
     pub fn reserved(&self) -> u8 {
         self.reserved
     }
@@ -265,7 +260,6 @@ impl Credits {
 
     /// Returns whether to send a NOOP to return credits (protocol section 5.5): enough are outstanding (or `keepalive`
     /// is due), no other message can carry them, and the two out-of-band slots are not both taken.
-    /// out-of-band slots are not both taken.
     ///
     /// `free_queued`: the queue of credit-free messages is not empty; `main_queued`: the main one
     /// is not.
@@ -278,15 +272,8 @@ impl Credits {
 
     /// Returns whether the next message that needs a credit takes the last and returns none. If credits to return are
     /// expected soon, it should wait; otherwise a NOOP has to carry them.
-    // Apart, because only a caller with `patient` needs it.
-    #[inline(never)]
-    pub fn wastes_last(&self) -> bool {
-        self.has_last_bare()
-    }
-
-    /// Checks the same, inlined.
     #[inline(always)]
-    pub(super) fn has_last_bare(&self) -> bool {
+    pub fn wastes_last(&self) -> bool {
         self.credits == 1 && self.outstanding == 0 && self.depth > 1
     }
 

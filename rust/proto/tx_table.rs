@@ -402,8 +402,8 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         }
         let starved = self.main.len > 0
             && self.free_of_credit.len == 0
-            && (!credits.may_send(Cost::Credit) || (patient && credits.has_last_bare()))
-            && (self.unreserved.len == 0 || !credits.may_reserve())
+            && (!credits.may_send(Cost::Credit) || (patient && credits.wastes_last()))
+            && (self.unreserved.len == 0 || credits.reserved() == 0)
             && !credits.wants_noop(false, true, keepalive);
         starved.then_some(NextTx::NoCredit)
     }
@@ -514,7 +514,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         match cost {
             Some(Cost::Credit | Cost::CreditAndReserve) => {
                 let reserves = cost == Some(Cost::CreditAndReserve);
-                if (patient && credits.wastes_last()) || (reserves && !credits.may_reserve()) {
+                if (patient && credits.wastes_last()) || (reserves && credits.reserved() == 0) {
                     return None;
                 }
                 let carried = credits.pay(Cost::Credit)?;

@@ -157,9 +157,9 @@ fn next_job(inner: &mut Inner, finished: &mut FinishedTx) -> Option<Job> {
 /// Finalizes the finished transmit that was taken.
 #[inline(never)]
 fn finish(conn: &Conn, finished: &mut FinishedTx) {
-    if let Some(well) = finished.take_well() {
+    if let Some(well) = finished.well.take() {
         well.finish();
-    } else if let Some(ended) = finished.take_ended() {
+    } else if let Some(ended) = finished.ended.take() {
         finish_ended(conn, ended);
     }
 }
@@ -169,23 +169,32 @@ fn finish(conn: &Conn, finished: &mut FinishedTx) {
 #[inline(never)]
 fn finish_ended(conn: &Conn, finished: EndedTx) {
     let _nofs = NofsScope::enter();
-    let mut finished = finished;
-    let again = finished.again(conn.ni.message_limit_ms());
-    if conn.ni.is_broken() {
-        finished.on_broken_device();
-    }
-    let failed = finished.failed();
-    if again != Resend::Nothing && conn.ni.is_listed() {
-        if let Some((msg, outcome)) = finished.take_lost() {
-            if !resend::send(conn, msg, again, outcome) {
-                return;
+    let EndedTx {
+        mut ended,
+        mut cause,
+        posted,
+        ..
+    } = finished;
+    let messages = ended.messages();
+    if let Some(why) = cause {
+        let late = finished.age_ms > conn.ni.message_limit_ms();
+        // A broken device is no fault of the message.
+        let again = Resend::of(finished.op, why, posted, late);
+        let why = match conn.ni.is_broken() {
+            true => why.on_broken_device(),
+            false => why,
+        };
+        if again != Resend::Nothing && conn.ni.is_listed() {
+            if let Some(msg) = ended.unmap_message() {
+                if !resend::send(conn, msg, again, why.outcome(posted)) {
+                    return;
+                }
             }
         }
+        conn.ni.close_stats.messages(why, messages);
+        cause = Some(why);
     }
-    if let Some((cause, messages)) = failed {
-        conn.ni.close_stats.messages(cause, messages);
-    }
-    finished.finish();
+    ended.finish(cause, posted);
 }
 
 /// Gives a request to LNet, unless LNet has asked the NI to stop: a portal that keeps the request then would keep the

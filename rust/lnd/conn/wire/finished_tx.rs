@@ -12,12 +12,8 @@ use crate::{
         }, //
     },
     lnet::Message,
-    policy::resend::Resend,
     proto::{
-        cause::{
-            Cause,
-            Outcome, //
-        },
+        cause::Cause,
         tx_state::{
             Op,
             Tx, //
@@ -28,20 +24,20 @@ use crate::{
 /// Place for a finished transmit, for LNet: it succeeded (`well`), as most do, or it `ended` otherwise.
 #[derive(Default)]
 pub(crate) struct FinishedTx {
-    well: Option<Completed>,
-    ended: Option<EndedTx>,
+    pub(crate) well: Option<Completed>,
+    pub(crate) ended: Option<EndedTx>,
 }
 
 /// Finished transmit that failed, or that needs more work than to be finalized.
 pub(crate) struct EndedTx {
-    ended: Transfer,
-    cause: Option<Cause>,
+    pub(crate) ended: Transfer,
+    pub(crate) cause: Option<Cause>,
     /// The device got some of its work requests.
-    posted: bool,
+    pub(crate) posted: bool,
     /// Its next operation, or its last.
-    op: Op,
+    pub(crate) op: Op,
     /// Milliseconds since its begin.
-    age_ms: i64,
+    pub(crate) age_ms: i64,
 }
 
 /// Finished transmit as the table returns it.
@@ -99,48 +95,5 @@ impl FinishedTx {
                 ended,
             });
         }
-    }
-
-    /// Takes the transmit out, if it succeeded.
-    #[inline]
-    pub(crate) fn take_well(&mut self) -> Option<Completed> {
-        self.well.take()
-    }
-
-    /// Takes the transmit out, if it did not.
-    pub(crate) fn take_ended(&mut self) -> Option<EndedTx> {
-        self.ended.take()
-    }
-}
-
-impl EndedTx {
-    /// Returns why it failed, and the number of its LNet messages; `None` if it did not fail.
-    pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
-        Some((self.cause?, self.ended.messages()))
-    }
-
-    /// Notes that it ended while the local device reported a fatal error.
-    pub(crate) fn on_broken_device(&mut self) {
-        self.cause = self.cause.map(Cause::on_broken_device);
-    }
-
-    /// Returns whether to resend the message over another connection, if it may be under way for `limit` milliseconds.
-    /// Must precede [`Self::on_broken_device`], because a broken device is no fault of the message.
-    pub(crate) fn again(&self, limit: i64) -> Resend {
-        self.cause.map_or(Resend::Nothing, |cause| {
-            Resend::of(self.op, cause, self.posted, self.age_ms > limit)
-        })
-    }
-
-    /// Takes the message, if LNet gets nothing more back, and the status for LNet if it fails.
-    pub(crate) fn take_lost(&mut self) -> Option<(Message, Outcome)> {
-        let outcome = self.cause?.outcome(self.posted);
-        Some((self.ended.unmap_message()?, outcome))
-    }
-
-    /// Finalizes all its messages. Process context, no lock held: LNet may send from inside.
-    #[inline(always)]
-    pub(crate) fn finish(mut self) {
-        self.ended.finish(self.cause, self.posted);
     }
 }

@@ -41,8 +41,8 @@ use crate::{
 /// Conditions for the immediate post of a new transmit, as of [`Wire::pump`].
 #[derive(Clone, Copy)]
 pub(crate) struct FastPathLimits {
-    pub(super) patient: bool,
-    pub(super) cksum: bool,
+    patient: bool,
+    cksum: bool,
 }
 
 impl FastPathLimits {
