@@ -24,7 +24,10 @@ use super::{
     SHORTAGE, //
 };
 use crate::{
-    lnd::stats::conn_counters::Count,
+    lnd::{
+        stats::conn_counters::Count,
+        timestamp::Timestamp, //
+    },
     lnet::{
         Message,
         RecvRequest,
@@ -90,7 +93,7 @@ impl Conn {
     /// Returns whether the caller is the retry, which may use reserves.
     pub(super) fn may_use_reserves(&self) -> bool {
         let pid = kernel::current!().pid();
-        self.with(|inner| inner.waiting.is_retried_by(pid))
+        self.with(|inner| inner.waiting.retrier == Some(pid))
     }
 
     /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
@@ -98,7 +101,7 @@ impl Conn {
     pub(super) fn count_shortage(&self) {
         let pid = kernel::current!().pid();
         let counts = self.with(|inner| {
-            let counts = inner.state.is_up() && !inner.waiting.is_retried_by(pid);
+            let counts = inner.state.is_up() && inner.waiting.retrier != Some(pid);
             if counts {
                 inner.wire.count(Count::NoMemory);
             }
@@ -124,13 +127,13 @@ impl Conn {
         if !inner.state.is_up() {
             return Err((rx, msg));
         }
-        let kept = inner.waiting.add_request((rx, msg, req.keep()));
+        let kept = inner.waiting.requests.push((rx, msg, req.keep()));
         kept.map_err(|(rx, msg, _)| (rx, msg))?;
         self.retry_soon();
         Ok(())
     }
 
-    /// Queues a message until there is memory.
+    /// Queues a message until there is memory. A message that is retried keeps the time at which it began to wait.
     ///
     /// # Errors
     ///
@@ -145,7 +148,11 @@ impl Conn {
         if !inner.state.is_up() {
             return Err(msg);
         }
-        inner.waiting.add_message(msg, req.keep(), pid)?;
+        let waiting = &mut inner.waiting;
+        let since = waiting.since.take_if(|_| waiting.retrier == Some(pid));
+        let unsent = (msg, req.keep(), since.unwrap_or_else(Timestamp::now));
+        let kept = waiting.messages.push(unsent);
+        kept.map_err(|(msg, ..)| msg)?;
         self.retry_soon();
         Ok(())
     }

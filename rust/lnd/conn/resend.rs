@@ -19,7 +19,6 @@ use kernel::{
 };
 
 use super::{
-    no_memory_queue::WaitingMsg,
     recv,
     send,
     Conn,
@@ -31,12 +30,14 @@ use crate::{
         peer::{
             pending::fail_msg,
             NotSent, //
-        }, //
+        },
+        timestamp::Timestamp, //
     },
     lnet::{
         Health as LnetHealth,
         Message,
-        MsgKind, //
+        MsgKind,
+        SendRequest, //
     },
     policy::resend::Resend,
     proto::cause::{
@@ -63,9 +64,12 @@ impl WorkItem<SHORTAGE> for Conn {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
         // A request that finds no memory again goes to the end of the queue.
-        let (requests, messages) = this.with(|inner| inner.waiting.begin(me));
+        let (requests, messages) = this.with(|inner| {
+            inner.waiting.retrier = Some(me);
+            (inner.waiting.requests.len(), inner.waiting.messages.len())
+        });
         for _ in 0..requests {
-            let Some((mut rx, msg, req)) = this.with(|inner| inner.waiting.next_request()) else {
+            let Some((mut rx, msg, req)) = this.with(|inner| inner.waiting.requests.pop()) else {
                 break;
             };
             rx.lend(this.clone());
@@ -75,25 +79,35 @@ impl WorkItem<SHORTAGE> for Conn {
             }
         }
         for _ in 0..messages {
-            let Some(unsent) = this.with(|inner| inner.waiting.next_message()) else {
+            let next = this.with(|inner| {
+                let next = inner.waiting.messages.pop();
+                inner.waiting.since = next.as_ref().map(|(_, _, since)| *since);
+                next
+            });
+            let Some((msg, req, since)) = next else {
                 break;
             };
-            send_again(&this, unsent);
+            send_again(&this, msg, &req, since);
         }
-        if this.with(|inner| inner.waiting.end()) {
+        let others_wait = this.with(|inner| {
+            let waiting = &mut inner.waiting;
+            (waiting.retrier, waiting.since) = (None, None);
+            !waiting.requests.is_empty() || !waiting.messages.is_empty()
+        });
+        if others_wait {
             this.retry_soon();
         }
     }
 }
 
 /// Sends a message that has waited, over another connection if this one is closed.
-fn send_again(conn: &Arc<Conn>, (msg, req, since): WaitingMsg) {
+fn send_again(conn: &Arc<Conn>, msg: Message, req: &SendRequest, since: Timestamp) {
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
         return fail_msg(&conn.ni, msg, Cause::NoResources);
     }
-    let (msg, cause) = match send::send(conn, msg, &req) {
+    let (msg, cause) = match send::send(conn, msg, req) {
         Ok(()) => return,
-        Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, &req) {
+        Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, req) {
             Ok(()) => return,
             Err((msg, e)) => (msg, Cause::Local(e.to_errno())),
         },
