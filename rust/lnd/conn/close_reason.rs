@@ -3,7 +3,7 @@
 //! Reason for the close of a connection, with the details for the log.
 //!
 //! The reason is found under the connection lock, in softirq, and logged without the lock by a worker
-//! ([`super::state::ConnState::blame`]): a console may be slow, and the lock is held with bottom halves off.
+//! ([`super::Conn::blame`]): a console may be slow, and the lock is held with bottom halves off.
 
 use crate::{
     lnd::log,

@@ -205,9 +205,7 @@ impl Conn {
         let inner = &mut *guard;
         if !inner.state.is_attempt() {
             inner.linger.over();
-            if inner.linger.leaves() {
-                self.kick(Worker::Blocking);
-            }
+            self.free_if_over(inner);
             return self.step(inner, ConnEvent::Disconnected);
         }
         if !self.active {
@@ -255,9 +253,7 @@ impl Conn {
             self.tell_end(&id, way);
         }
         // The connection may have been released meanwhile, and its id wait for an answer to a DREQ that was never sent.
-        if self.with(|inner| inner.linger.leaves()) {
-            self.kick(Worker::Blocking);
-        }
+        self.with(|inner| self.free_if_over(inner));
     }
 }
 
@@ -380,14 +376,9 @@ impl Conn {
         }
         let waits = self.with(|inner| {
             let waits = inner.linger.released();
-            if waits {
-                inner.begin_step(LINGER_MS);
-                // Under the lock: the code that ends the wait cancels it.
-                self.rearm_timer(match inner.linger.is_mute() {
-                    true => ROUTE_CHECK_MS,
-                    false => LINGER_MS,
-                });
-            }
+            inner.begin_step(LINGER_MS);
+            // Under the lock: the code that ends the wait cancels it.
+            self.check_id_later(inner);
             waits
         });
         if !waits {
@@ -434,12 +425,26 @@ impl Conn {
     /// Notes what happened to the disconnect, and requests that a worker frees an id that waited for it. In a handler
     /// of the CM, too.
     pub(super) fn id_changed(self: &Arc<Self>, change: impl FnOnce(&mut CmIdLinger)) {
-        let leaves = self.with(|inner| {
+        self.with(|inner| {
             change(&mut inner.linger);
-            inner.linger.leaves()
+            self.free_if_over(inner);
         });
-        if leaves {
+    }
+
+    /// Requests that a worker frees the id, if the id waited and no longer does.
+    fn free_if_over(self: &Arc<Self>, inner: &Inner) {
+        if inner.linger.leaves() {
             self.kick(Worker::Blocking);
+        }
+    }
+
+    /// Arms the timer for the next check of an id that waits.
+    pub(super) fn check_id_later(self: &Arc<Self>, inner: &Inner) {
+        if inner.linger.waits() {
+            self.rearm_timer(match inner.linger.is_mute() {
+                true => ROUTE_CHECK_MS,
+                false => inner.step_left_ms(),
+            });
         }
     }
 }
@@ -456,33 +461,23 @@ impl Lingering for Conn {
     fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.id() else { return };
         let way = self.reachability(id.reachability());
-        match way {
-            Reachability::NoAddress => self.id_changed(CmIdLinger::over),
-            Reachability::NoRoute => {
-                self.id_changed(CmIdLinger::no_route);
-                self.with(|inner| {
-                    if inner.linger.waits() {
-                        self.rearm_timer(ROUTE_CHECK_MS);
-                    }
-                });
+        let sends = self.with(|inner| {
+            let due = inner.linger.waits() && inner.linger.is_mute();
+            let made = inner.peer_has_it();
+            match way {
+                Reachability::NoRoute => inner.linger.no_route(),
+                Reachability::Reachable if !due => {}
+                Reachability::Reachable if made => inner.sends_dreq(),
+                // Freeing the id tells the peer.
+                Reachability::Reachable => inner.linger.over(),
+                Reachability::NoAddress => inner.linger.over(),
             }
-            Reachability::Reachable => {
-                let (waited, made) = self.with(|inner| {
-                    let waited = inner.linger.waits() && inner.linger.is_mute();
-                    let made = inner.peer_has_it();
-                    if waited && made {
-                        inner.sends_dreq();
-                        self.rearm_timer(LINGER_MS);
-                    }
-                    (waited, made)
-                });
-                if waited && !made {
-                    // Freeing the id tells the peer.
-                    self.id_changed(CmIdLinger::over);
-                } else if waited {
-                    let _ = id.disconnect();
-                }
-            }
+            self.check_id_later(inner);
+            self.free_if_over(inner);
+            way == Reachability::Reachable && due && made
+        });
+        if sends {
+            let _ = id.disconnect();
         }
     }
 

@@ -167,14 +167,11 @@ impl WorkItem<TIMER> for Conn {
                 drop(guard);
                 this.look_for_route();
             }
-            State::Dead if !inner.linger.waits() => {}
-            State::Dead => match inner.step_left_ms() {
-                0 => {
-                    drop(guard);
-                    this.id_changed(CmIdLinger::over);
-                }
-                ms => this.rearm_timer(ms),
-            },
+            State::Dead if inner.linger.waits() && inner.step_left_ms() == 0 => {
+                drop(guard);
+                this.id_changed(CmIdLinger::over);
+            }
+            State::Dead => this.check_id_later(inner),
         }
     }
 }
