@@ -233,16 +233,6 @@ impl<H> Accept<H> {
     }
 }
 
-/// Returns the source of a request.
-fn source(req: &ConnRequest<'_>) -> CmSource {
-    let addr = req.dst_addr();
-    CmSource {
-        addr: addr.and_then(|a| a.ip_v4()),
-        port: addr.map_or(u16::MAX, |a| a.port()),
-        gid: req.roce_gid(),
-    }
-}
-
 /// Checks a request against the state of the peer and `ration` (stage 3). Counts the attempt if the request is
 /// accepted.
 fn admit(
@@ -276,11 +266,7 @@ fn admit(
                     // A restarted peer answers on none of them.
                     peer.for_each_conn(|conn| conn.recheck());
                 }
-                // Spreads the connections of one peer over CPUs and completion vectors.
-                let salt = u32::from(peer.with(|inner| inner.objects()));
-                let made = Conn::open(&peer, None, known, salt)
-                    .and_then(|conn| peer.add(&conn).map(|()| conn));
-                return made.map_err(|e| {
+                return peer.open(None, known).map_err(|e| {
                     peer.accept_failed(Cause::NoResources);
                     no_resources(e)
                 });
@@ -313,7 +299,12 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
         let _nofs = NofsScope::enter();
         let mut findings = Findings::default();
-        let from = source(req);
+        let addr = req.dst_addr();
+        let from = CmSource {
+            addr: addr.and_then(|a| a.ip_v4()),
+            port: addr.map_or(u16::MAX, |a| a.port()),
+            gid: req.roce_gid(),
+        };
         match self.validate(req, &from, &mut findings) {
             Ok(conn) => {
                 let taken = req

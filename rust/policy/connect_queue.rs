@@ -80,37 +80,6 @@ impl QueueState {
 /// Addresses of peers that did not answer, in one bucket; 0 is unused.
 pub type UnresponsiveBucket = [u32; 4];
 
-/// Table of peers that did not answer the last time, in the memory `B`, which never grows: a peer object is gone with
-/// its last attempt. A peer whose bucket is full replaces another peer there, which then counts as unknown again.
-struct UnresponsivePeers<B> {
-    buckets: B,
-    salt: u64,
-}
-
-impl<B: DerefMut<Target = [UnresponsiveBucket]>> UnresponsivePeers<B> {
-    fn bucket(&mut self, addr: u32) -> Option<&mut UnresponsiveBucket> {
-        let at = salted_hash::index(addr, self.salt, self.buckets.len());
-        self.buckets.get_mut(at)
-    }
-
-    /// Returns whether the peer with this address did not answer.
-    fn has(&mut self, addr: u32) -> bool {
-        self.bucket(addr)
-            .is_some_and(|bucket| bucket.contains(&addr))
-    }
-
-    /// Records whether the peer answered.
-    fn note(&mut self, addr: u32, answered: bool) {
-        if let Some(bucket) = self.bucket(addr) {
-            let old = *bucket;
-            let others = old.into_iter().filter(|of| *of != addr && *of != 0);
-            // The newest is the first, so the oldest is replaced.
-            let mut quiet = (!answered).then_some(addr).into_iter().chain(others);
-            *bucket = core::array::from_fn(|_| quiet.next().unwrap_or(0));
-        }
-    }
-}
-
 /// Entry of a peer in the queue: its address and its priority.
 pub type QueuedPeer = (u32, ConnectPriority);
 
@@ -127,9 +96,12 @@ pub struct ConnectQueue<W, B> {
     all: u32,
     /// Attempts in flight for peers that did not answer the last time.
     silent: u32,
-    unanswered: UnresponsivePeers<B>,
     waiting: W,
     len: usize,
+    /// Peers that did not answer the last time: a peer object is gone with its last attempt. A peer whose bucket is
+    /// full replaces another peer there, which then counts as unknown again.
+    unanswered: B,
+    salt: u64,
 }
 
 impl<W, B> ConnectQueue<W, B>
@@ -138,19 +110,37 @@ where
     B: DerefMut<Target = [UnresponsiveBucket]>,
 {
     /// Creates an empty queue in this memory, which never grows; `salt` is random.
-    pub fn new(waiting: W, buckets: B, salt: u64) -> Self {
+    pub fn new(waiting: W, unanswered: B, salt: u64) -> Self {
         Self {
             all: 0,
             silent: 0,
-            unanswered: UnresponsivePeers { buckets, salt },
             waiting,
             len: 0,
+            unanswered,
+            salt,
         }
+    }
+
+    /// Returns the bucket of the peer with that address.
+    fn bucket(&mut self, addr: u32) -> Option<&mut UnresponsiveBucket> {
+        let at = salted_hash::index(addr, self.salt, self.unanswered.len());
+        self.unanswered.get_mut(at)
+    }
+
+    /// Returns whether the peer with that address did not answer the last time.
+    fn is_silent(&mut self, addr: u32) -> bool {
+        self.bucket(addr).is_some_and(|of| of.contains(&addr))
     }
 
     /// Records whether the peer with that address has answered.
     pub fn note(&mut self, addr: u32, answered: bool) {
-        self.unanswered.note(addr, answered);
+        if let Some(bucket) = self.bucket(addr) {
+            let old = *bucket;
+            let others = old.into_iter().filter(|of| *of != addr && *of != 0);
+            // The newest is the first, so the oldest is replaced.
+            let mut quiet = (!answered).then_some(addr).into_iter().chain(others);
+            *bucket = core::array::from_fn(|_| quiet.next().unwrap_or(0));
+        }
     }
 
     /// Counts this number of attempts of the peer with that address, and returns their priority, if there is room and
@@ -166,7 +156,7 @@ where
     ) -> Option<ConnectPriority> {
         let claim = match more {
             true => ConnectPriority::More,
-            false if self.unanswered.has(addr) => ConnectPriority::Silent,
+            false if self.is_silent(addr) => ConnectPriority::Silent,
             false => ConnectPriority::First,
         };
         let others = |next| next <= claim && *place != QueueState::Called;
@@ -487,28 +477,25 @@ mod tests {
     #[test]
     fn unresponsive_peer_is_recorded_until_it_answers() {
         let mut buckets = [[0; 4]; 64];
-        let mut unanswered = UnresponsivePeers {
-            buckets: &mut buckets[..],
-            salt: 0x9e37_79b9_7f4a_7c15,
-        };
+        let mut line = queue(&mut [], &mut buckets);
         let rack = 0x0a00_0100..0x0a00_0140u32;
         for addr in rack.clone() {
-            assert!(!unanswered.has(addr));
-            unanswered.note(addr, false);
-            unanswered.note(addr, false);
+            assert!(!line.is_silent(addr));
+            line.note(addr, false);
+            line.note(addr, false);
         }
         // No other peer is taken for one of them, and hardly one of them is forgotten.
-        assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| unanswered.has(addr)));
-        let known = rack.clone().filter(|addr| unanswered.has(*addr));
+        assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| line.is_silent(addr)));
+        let known = rack.clone().filter(|addr| line.is_silent(*addr));
         assert!(known.count() > 60);
         for addr in rack {
-            unanswered.note(addr, true);
+            line.note(addr, true);
         }
-        assert!(unanswered.buckets.iter().flatten().all(|quiet| *quiet == 0));
+        assert!(line.unanswered.iter().flatten().all(|quiet| *quiet == 0));
         // The newest of many is known.
         for addr in 1..1000 {
-            unanswered.note(addr, false);
-            assert!(unanswered.has(addr));
+            line.note(addr, false);
+            assert!(line.is_silent(addr));
         }
     }
 

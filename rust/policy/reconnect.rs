@@ -48,6 +48,17 @@ const STILLBORN_MAX: u32 = 6;
 /// Parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
 pub use crate::proto::reject::Ask as PeerParams;
 
+impl Default for PeerParams {
+    /// Returns the parameters for a peer of which nothing is known.
+    fn default() -> Self {
+        Self {
+            stamp: 0,
+            depth: QueueDepth::MAX,
+            frags: MaxFrags::MAX,
+        }
+    }
+}
+
 /// Reject that invites another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryReject {
@@ -58,7 +69,7 @@ pub struct RetryReject {
 }
 
 /// Attempts and connections of a peer, counted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ReconnectState {
     /// Parameters known about the peer.
     pub known: PeerParams,
@@ -94,9 +105,10 @@ pub struct ReconnectState {
 }
 
 /// Pause before an attempt for a missing connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum BackOff {
     /// No pause: the first connection is established, and the others follow.
+    #[default]
     Rest,
     /// A connection broke.
     Broke,
@@ -120,21 +132,7 @@ impl ReconnectState {
     pub fn new(known: PeerParams) -> Self {
         Self {
             known,
-            active: 0,
-            closing: 0,
-            passive: 0,
-            slow: false,
-            conns: 0,
-            races: 0,
-            lost: 0,
-            failures: 0,
-            stillborn: 0,
-            due: false,
-            recall: false,
-            first: false,
-            tries: 0,
-            pause: BackOff::Rest,
-            unwanted: false,
+            ..Self::default()
         }
     }
 

@@ -155,13 +155,14 @@ impl<C: Connection> Peer<C> {
             if inner.gone {
                 return None;
             }
+            let conns = inner.objects();
             let policy = &mut inner.policy;
             let connecting_ms = now_ms.saturating_sub(inner.asked_ms);
             let view = PeerView {
                 stamp: (policy.known.stamp != 0).then_some(policy.known.stamp),
                 races: policy.races,
                 connecting_ms: policy.connecting().then_some(connecting_ms),
-                conns: u16::try_from(inner.conns.len()).unwrap_or(u16::MAX),
+                conns,
                 // The connections that the peer opens, and those of this node.
                 max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
             };
@@ -189,28 +190,25 @@ impl<C: Connection> Peer<C> {
     /// Starts one attempt that the policy has already counted, in that `turn`.
     pub(super) fn attempt(self: &Arc<Self>, turn: ConnectPriority) {
         let now_ms = self.ni.now_ms();
-        let (known, salt) = self.with(|inner| {
+        let known = self.with(|inner| {
             inner.asked_ms = now_ms;
-            (inner.policy.known, inner.conns.len())
+            inner.policy.known
         });
-        let salt = u32::try_from(salt).unwrap_or(0);
         let made = if !self.ni.lnet.allows(self.nid.raw()) {
             Err(Cause::Denied)
         } else if self.ni.retained_rx.are_too_many(self.nid) {
             Err(Cause::Backlog)
         } else {
-            C::open(self, Some(turn), known, salt)
-                .and_then(|conn| self.add(&conn).map(|()| conn))
-                .map_err(|e| {
-                    // The NI logs once that its device is gone or that it stops.
-                    if e == ENOMEM {
-                        log::cannot(self.nid, "make a connection", e);
-                    }
-                    match e {
-                        ENODEV => Cause::DeviceGone,
-                        _ => Cause::NoResources,
-                    }
-                })
+            self.open(Some(turn), known).map_err(|e| {
+                // The NI logs once that its device is gone or that it stops.
+                if e == ENOMEM {
+                    log::cannot(self.nid, "make a connection", e);
+                }
+                match e {
+                    ENODEV => Cause::DeviceGone,
+                    _ => Cause::NoResources,
+                }
+            })
         };
         let cause = match made {
             Ok(conn) => return conn.start(),

@@ -305,9 +305,8 @@ impl<C: Connection> Peer<C> {
     fn new(peers: &Arc<Peers<C>>, nid: Nid) -> Result<Arc<Self>> {
         let ni = &peers.ni;
         let known = PeerParams {
-            stamp: 0,
             depth: ni.depth(),
-            frags: crate::proto::constants::MaxFrags::MAX,
+            ..PeerParams::default()
         };
         let inner = PeerInner {
             policy: Policy::new(known),
@@ -341,15 +340,24 @@ impl<C: Connection> Peer<C> {
         f(&mut self.inner.lock())
     }
 
-    /// Lists a new connection object.
-    pub(crate) fn add(&self, conn: &Arc<C>) -> Result {
+    /// Creates a connection object and lists it ([`Connection::open`]). May sleep.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        turn: Option<ConnectPriority>,
+        known: PeerParams,
+    ) -> Result<Arc<C>> {
+        // Spreads the connections of one peer over CPUs and completion vectors.
+        let salt = u32::from(self.with(|inner| inner.objects()));
+        let conn = C::open(self, turn, known, salt)?;
         let mut inner = self.inner.lock();
         // Either this sees that the NI stops, or the shutdown, which takes the lock after it has set the flag, sees the
         // connection. The same holds for a peer that is no longer allowed.
         if inner.gone || self.ni.is_stopping() || !self.ni.lnet.allows(self.nid.raw()) {
             return Err(ESHUTDOWN);
         }
-        inner.conns.add(conn)
+        inner.conns.add(&conn)?;
+        drop(inner);
+        Ok(conn)
     }
 
     /// Takes `conn` out of the connections that messages may use.
