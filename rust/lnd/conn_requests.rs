@@ -29,7 +29,10 @@ use super::{
     timestamp::Timestamp, //
 };
 use crate::{
-    lnet::params,
+    lnet::{
+        params,
+        StartError, //
+    },
     policy::{
         reconnect::PeerParams,
         request_rate::{
@@ -347,11 +350,11 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
     }
 }
 
-/// Returns the reason why the driver cannot listen, for the log.
-pub(crate) fn cannot_listen(e: Error) -> &'static str {
-    if e == ENODEV {
-        "no RDMA device has this address, see \"rdma link\""
-    } else {
-        "cannot listen (is the port in use? see the parameter \"service\")"
-    }
+/// Returns the reason for LNet why the driver cannot listen.
+pub(crate) fn cannot_listen(e: Error) -> StartError {
+    let why = match e == ENODEV {
+        true => "no RDMA device has this address, see \"rdma link\"",
+        false => "cannot listen (is the port in use? see the parameter \"service\")",
+    };
+    StartError::because(why)(e)
 }

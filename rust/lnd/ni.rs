@@ -252,7 +252,7 @@ impl Ni {
     /// Returns whether the address may be about to move to another device. Meanwhile the NI does not connect to any
     /// peer.
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.way(|way| way.address.is_unsettled())
+        self.way(|way| way.address.unsettled)
     }
 
     /// Returns whether connections were closed because the link is going down or is down. A caller that starts or
@@ -276,7 +276,8 @@ impl Ni {
 
     /// Records that no node answered an attempt to connect. Context as [`Ni::check_device`].
     pub(crate) fn no_reply(&self) {
-        if self.way(|way| way.unheard()) {
+        let known = self.way(|way| core::mem::replace(&mut way.device_state.unheard, true));
+        if !known {
             self.check_device();
         }
     }
@@ -293,11 +294,12 @@ impl Ni {
         if self.is_broken() {
             return "broken";
         }
-        self.way(|way| match (way.is_mute(), way.is_shut()) {
+        let state = self.way(|way| way.device_state);
+        match (state.mute, state.shut) {
             (true, _) => "gsi_dead",
             (false, true) => "refuses",
             (false, false) => "ok",
-        })
+        }
     }
 
     /// Returns the current settings. Any context.

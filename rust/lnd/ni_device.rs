@@ -65,6 +65,7 @@ use crate::{
         AddrLocation,
         Interface,
         LinkAction,
+        LinkState,
         SendPolicy,
         LEAVE_LOOK_MS, //
     },
@@ -263,9 +264,14 @@ impl NiDevice {
             return;
         }
         // The removal of a device is logged elsewhere, and each other error once.
-        let gone = [ENODEV, EADDRNOTAVAIL].contains(&e.error);
-        if !gone && self.ni.way(|way| way.logs_unusable(e.error.to_errno())) {
-            log::cannot_use(self.ni.nid, &e.what, e.error);
+        if ![ENODEV, EADDRNOTAVAIL].contains(&e.error) {
+            let errno = e.error.to_errno();
+            let replace = |way: &mut LinkState| {
+                core::mem::replace(&mut way.device_state.unusable_logged, errno)
+            };
+            if self.ni.way(replace) != errno {
+                log::cannot_use(self.ni.nid, &e.what, e.error);
+            }
         }
         // A check that started while the device was still there may have set another value last.
         self.ni.lnet.set_fatal(Fatal::Told);
@@ -300,7 +306,8 @@ impl NiDevice {
     fn is_unusable(&self, hca: &Hca) -> bool {
         let ni = &self.ni;
         let broken = ni.is_broken();
-        if ni.way(|way| way.logs_broken(broken)) {
+        let logged = ni.way(|way| core::mem::replace(&mut way.device_state.broken_logged, broken));
+        if logged != broken {
             let what = if broken {
                 log::broken(ni.nid);
                 uevent::Device::Fatal
@@ -314,15 +321,16 @@ impl NiDevice {
             return true;
         }
         // Only after an attempt timed out, and only a software device: hardware is not known to fail this way.
-        if ni.way(|way| way.takes_unheard()) && hca.device.is_software() {
+        let unheard = ni.way(|way| core::mem::take(&mut way.device_state.unheard));
+        if unheard && hca.device.is_software() {
             let addr = Addr::v4(ni.nid.addr(), 0);
             let mute = listen::gsi_qp_failed(ni.net.as_rdma(), &addr, &hca.device);
-            if mute && ni.way(|way| way.mute()) {
+            if mute && !ni.way(|way| core::mem::replace(&mut way.device_state.mute, true)) {
                 log::gsi_dead(ni.nid, hca.device.name().as_str());
                 self.send_uevent(uevent::Device::Mute, Some(hca));
             }
         }
-        ni.way(|way| way.is_mute() || way.is_shut())
+        ni.way(|way| way.device_state.mute || way.device_state.shut)
     }
 
     fn send_uevent(&self, what: uevent::Device, hca: Option<&Hca>) {

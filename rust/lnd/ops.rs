@@ -72,11 +72,10 @@ use crate::{
 
 /// State of the driver.
 pub(crate) struct Driver {
-    pub(crate) workers: Arc<WorkQueues>,
-    /// Interfaces in use.
-    pub(crate) ifaces: Arc<Ifaces>,
+    workers: Arc<WorkQueues>,
+    ifaces: Arc<Ifaces>,
     /// Folder `/sys/kernel/debug/ro2iblnd`.
-    pub(crate) debugfs: Dir,
+    debugfs: Dir,
     /// Log of rejected requests for none of the NIs.
     strangers: Arc<CloseStats>,
 }
@@ -85,18 +84,14 @@ impl Driver {
     /// Creates the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let workers = WorkQueues::new()?;
-        let debugfs = Dir::new(c"ro2iblnd");
         let strangers = CloseStats::of_refusals()?;
-        let ifaces = Ifaces::new(workers.clone(), strangers.clone())?;
-        Ok(Arc::new(
-            Self {
-                workers,
-                ifaces,
-                debugfs,
-                strangers,
-            },
-            GFP_KERNEL,
-        )?)
+        let driver = Self {
+            ifaces: Ifaces::new(workers.clone(), strangers.clone())?,
+            workers,
+            debugfs: Dir::new(c"ro2iblnd"),
+            strangers,
+        };
+        Ok(Arc::new(driver, GFP_KERNEL)?)
     }
 }
 
@@ -139,16 +134,10 @@ fn peer_of(port: &NiDevice, nid: u64) -> Result<Arc<Peer<Conn>>> {
 fn for_peers(port: &NiDevice, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
     let mut any = false;
     match nid {
-        Some(nid) => {
-            any = f(&peer_of(port, nid)?);
-        }
+        Some(nid) => any = f(&peer_of(port, nid)?),
         None => port.peers.table.for_each(|peer| any |= f(peer)),
     }
-    if any {
-        Ok(())
-    } else {
-        Err(ENOENT)
-    }
+    any.then_some(()).ok_or(ENOENT)
 }
 
 impl Lnd for O2ib {
@@ -188,18 +177,15 @@ impl Lnd for O2ib {
         // From here on no request is accepted and no attempt is started.
         this.stop_looking();
         let _ = this.ifaces.detach(&this);
-        this.peers
-            .table
-            .for_each(|peer| peer.close(Cause::Shutdown));
+        let table = &this.peers.table;
+        table.for_each(|peer| peer.close(Cause::Shutdown));
         this.peers.lingering.close();
         ni.put_share();
         let mut seconds = 0u32;
         while !ni.wait_for_none(10_000) {
             seconds = seconds.saturating_add(10);
             log::shutdown_waits(ni.nid, ni.live_count(), seconds);
-            this.peers
-                .table
-                .for_each(|peer| peer.close(Cause::Shutdown));
+            table.for_each(|peer| peer.close(Cause::Shutdown));
         }
         log::stopped(ni.nid);
     }

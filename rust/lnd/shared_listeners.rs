@@ -223,8 +223,8 @@ impl Ifaces {
     ) -> Result<(Arc<Accept<Self>>, Listener<Accept<Self>>), StartError> {
         let accept = Accept::new(self.clone(), self.strangers.clone()).map_err(no_memory)?;
         let addr = Addr::v4(ni.nid.addr(), ni.service);
-        let listener = Listener::bind(ni.net.as_rdma(), &addr, accept.clone())
-            .map_err(|e| StartError::because(cannot_listen(e))(e))?;
+        let listener =
+            Listener::bind(ni.net.as_rdma(), &addr, accept.clone()).map_err(cannot_listen)?;
         Ok((accept, listener))
     }
 
@@ -372,8 +372,8 @@ impl Ifaces {
         users: &[Arc<LnetNi>],
     ) -> Result<BoundAddr, StartError> {
         let ni = &user.ni;
-        let (device, port) = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0))
-            .map_err(|e| StartError::because(cannot_listen(e))(e))?;
+        let (device, port) =
+            device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen)?;
         let hca = self.make_hca(user, device, port)?;
         // The port can be bound only once. Peers that send a request from here until the end find no listener.
         bound.listener = None;
@@ -482,7 +482,7 @@ impl BoundAddr {
     fn listen(&self) -> Result<(), StartError> {
         let listener = self.listener.as_ref().ok_or(EINVAL);
         let listening = listener.and_then(|l| l.start(BACKLOG));
-        listening.map_err(|e| StartError::because(cannot_listen(e))(e))
+        listening.map_err(cannot_listen)
     }
 }
 

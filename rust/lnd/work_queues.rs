@@ -19,8 +19,6 @@
 //!
 //! A queue exists until the module is unloaded: one of its items may drop the last reference to a connection.
 
-use core::ops::RangeInclusive;
-
 use kernel::{
     prelude::*,
     sync::{
@@ -46,7 +44,7 @@ use crate::rdma::{
 
 /// Number of queue pairs of a device that are created or destroyed at a time: one for each CPU within these limits. The
 /// work sleeps in between, so one CPU can run several items. No device handles more than a few at a time.
-const AT_ONCE: RangeInclusive<u32> = 4..=16;
+const AT_ONCE: (u32, u32) = (4, 16);
 
 /// Limit for a device over TCP, in place of [`AT_ONCE`]. To connect (siw), or to end an attempt (other providers: iw_cm
 /// in 7.3), waits there for the TCP of the other side, for minutes if that does not answer. Such a wait must not delay
@@ -154,7 +152,7 @@ impl WorkQueues {
         if let Some(free) = all.iter().find(free) {
             return Ok(DeviceQueues::of(free));
         }
-        let at_once = work::cpus().clamp(*AT_ONCE.start(), *AT_ONCE.end());
+        let at_once = work::cpus().clamp(AT_ONCE.0, AT_ONCE.1);
         let at_once = match waits {
             true => WAITING_AT_ONCE,
             false => u8::try_from(at_once).unwrap_or(u8::MAX),
@@ -176,14 +174,11 @@ impl WorkQueues {
     pub(crate) fn flush(&self) {
         // Without the mutex, because items wait for handlers of the CM. These take the mutex of the interfaces, and an
         // NI that starts holds that one when it takes this mutex.
-        let mut at = 0_usize;
-        loop {
-            let next = self.devices.lock().get(at).cloned();
-            let Some(one) = next else { break };
+        let device = |at: usize| self.devices.lock().get(at).cloned();
+        for one in (0..).map_while(device) {
             one.queue_pairs.flush();
             one.steps.flush();
             one.blocking.flush();
-            at = at.wrapping_add(1);
         }
         self.completions.flush();
         self.upper.flush();

@@ -155,17 +155,13 @@ pub struct ConnActivity {
 /// Returns whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. A
 /// transfer that is cut off is lost: LNet reports that to the sender, and a task that waits for it at the other end has
 /// to time out. A transfer that was all in one message may go over the next connection ([`super::resend`]).
-pub fn may_end(cause: Cause, under_way: ConnActivity, waited_ms: u64) -> bool {
-    let ConnActivity {
-        transmits,
-        requests,
-        still_ms,
-    } = under_way;
+pub fn may_end(cause: Cause, activity: ConnActivity, waited_ms: u64) -> bool {
     let (limit_ms, enough_ms) = match cause {
         Cause::LinkDown => (FINISH_MS, STILL_MS),
         _ => (PATIENT_MS, PATIENT_STILL_MS),
     };
-    waited_ms >= limit_ms || (!transmits && !requests && still_ms >= enough_ms)
+    let busy = activity.transmits || activity.requests;
+    waited_ms >= limit_ms || (!busy && activity.still_ms >= enough_ms)
 }
 
 /// How long a peer whose connection the link change closed is remembered, in milliseconds. Longer than a message waits
@@ -264,7 +260,8 @@ pub struct LinkState {
     stirred_ms: Option<u64>,
     /// Device that has the address.
     pub address: DeviceTracker,
-    state: DeviceState,
+    /// State of the device.
+    pub device_state: DeviceState,
     /// When the first message arrived while LNet deletes the NI.
     deleting_ms: Option<u64>,
     deletion_logged: bool,
@@ -272,24 +269,25 @@ pub struct LinkState {
 
 /// State of the device that the NI uses, and what the driver has logged about it. It is reset for each device.
 #[derive(Clone, Copy, Debug, Default)]
-struct DeviceState {
-    /// The device refuses work requests, and is not used again.
-    shut: bool,
+pub struct DeviceState {
+    /// The device refuses work requests, and is not used again. Set by [`LinkState::refused_post`].
+    pub shut: bool,
     /// Connections in a row that ended because the device refused a work request.
     refusals: u8,
     /// End of the last of them.
     refused_ms: u64,
-    /// No message of the connection manager leaves the device.
-    mute: bool,
+    /// No message of the connection manager leaves the device, until the device is created again.
+    pub mute: bool,
     /// An attempt got no answer since the last check.
-    unheard: bool,
+    pub unheard: bool,
     /// LID of the port at the last check; 0: the port had none, or was not checked yet.
     lid: u32,
     /// Active MTU of the port in bytes at the last check; 0: not known.
     mtu: u32,
-    broken_logged: bool,
+    /// Whether the device was last logged as broken.
+    pub broken_logged: bool,
     /// Error number that was logged for a device that the NI cannot use; 0: none.
-    unusable_logged: i32,
+    pub unusable_logged: i32,
 }
 
 impl Default for LinkState {
@@ -307,7 +305,7 @@ impl Default for LinkState {
             told: false,
             stirred_ms: None,
             address: DeviceTracker::default(),
-            state: DeviceState::default(),
+            device_state: DeviceState::default(),
             deleting_ms: None,
             deletion_logged: false,
         }
@@ -344,7 +342,7 @@ impl LinkState {
 
     /// Resets the state of the device, because the NI gets another one. The address counts as possibly moved.
     pub fn bound(&mut self, now_ms: u64) {
-        self.state = DeviceState::default();
+        self.device_state = DeviceState::default();
         self.address.recheck(now_ms);
         self.address.unsettled |= core::mem::take(&mut self.address.unsettled_next);
     }
@@ -361,7 +359,7 @@ impl LinkState {
     /// Connections end at the next check, and messages do not wait.
     #[must_use]
     pub fn refused_post(&mut self, lived_ms: u64, now_ms: u64) -> bool {
-        let state = &mut self.state;
+        let state = &mut self.device_state;
         let in_row = now_ms.saturating_sub(state.refused_ms) < ROW_MS;
         let goes_on = lived_ms < WORKED_MS && in_row;
         state.refusals = if goes_on {
@@ -373,56 +371,20 @@ impl LinkState {
         state.refusals >= MANY_REFUSALS && !core::mem::replace(&mut state.shut, true)
     }
 
-    /// Returns whether the device refuses work requests.
-    pub fn is_shut(&self) -> bool {
-        self.state.shut
-    }
-
-    /// Records that no node answered an attempt. Returns whether that is news since [`LinkState::takes_unheard`].
-    pub fn unheard(&mut self) -> bool {
-        !core::mem::replace(&mut self.state.unheard, true)
-    }
-
-    /// Takes that record.
-    pub fn takes_unheard(&mut self) -> bool {
-        core::mem::take(&mut self.state.unheard)
-    }
-
-    /// Marks the device as mute until it is created again. Returns whether it was not marked before.
-    #[must_use]
-    pub fn mute(&mut self) -> bool {
-        !core::mem::replace(&mut self.state.mute, true)
-    }
-
-    /// Returns whether the device is mute: no message of the connection manager leaves it.
-    pub fn is_mute(&self) -> bool {
-        self.state.mute
-    }
-
     /// Records the LID of the port. Returns whether the subnet manager has assigned another one since the last check.
     /// Packets that a peer sends to the old LID do not arrive. A port that is down has no LID.
     pub fn has_new_lid(&mut self, lid: u32) -> bool {
-        lid != 0 && ![0, lid].contains(&core::mem::replace(&mut self.state.lid, lid))
+        lid != 0 && ![0, lid].contains(&core::mem::replace(&mut self.device_state.lid, lid))
     }
 
     /// Records the active MTU of the port, in bytes. Returns whether it is smaller than at the last check.
     pub fn has_smaller_mtu(&mut self, mtu: u32) -> bool {
-        mtu != 0 && mtu < core::mem::replace(&mut self.state.mtu, mtu)
-    }
-
-    /// Records whether the device is broken. Returns whether that is to be logged.
-    pub fn logs_broken(&mut self, broken: bool) -> bool {
-        core::mem::replace(&mut self.state.broken_logged, broken) != broken
-    }
-
-    /// Records that the NI cannot use a device because of `errno`. Returns whether that is to be logged.
-    pub fn logs_unusable(&mut self, errno: i32) -> bool {
-        core::mem::replace(&mut self.state.unusable_logged, errno) != errno
+        mtu != 0 && mtu < core::mem::replace(&mut self.device_state.mtu, mtu)
     }
 
     /// Returns why it is closed.
     pub fn why(&self) -> Cause {
-        match (self.device, self.state.shut) {
+        match (self.device, self.device_state.shut) {
             (false, _) => Cause::DeviceGone,
             (true, true) => Cause::LocalFault,
             (true, false) => Cause::LinkDown,
@@ -441,7 +403,7 @@ impl LinkState {
 
     /// Returns whether established connections can be used.
     fn carries(&self) -> bool {
-        self.has_interface() && self.device && self.port && !self.state.shut
+        self.has_interface() && self.device && self.port && !self.device_state.shut
     }
 
     /// Returns whether connections ended because they have no link, or will lose it: a connection that is established
@@ -452,7 +414,7 @@ impl LinkState {
 
     /// Returns what to do with a message that has no connection.
     pub fn passage(&self) -> SendPolicy {
-        match (self.is_open(), self.other || self.state.shut) {
+        match (self.is_open(), self.other || self.device_state.shut) {
             (true, _) if !self.address.unsettled => SendPolicy::Open,
             (false, true) => SendPolicy::Refuse,
             _ => SendPolicy::Hold,
@@ -531,7 +493,7 @@ impl LinkState {
             };
         }
         let since = *self.lost_ms.get_or_insert(now_ms);
-        let over = other || self.state.shut || now_ms.saturating_sub(since) >= hold_ms;
+        let over = other || self.device_state.shut || now_ms.saturating_sub(since) >= hold_ms;
         if newly || (over && !self.ended) {
             self.ended = true;
             return LinkAction::End;
@@ -566,8 +528,8 @@ pub struct DeviceTracker {
     asked: bool,
     /// The GIDs of the device are going to change.
     awaited: bool,
-    /// Attempts to connect wait, because the address may move to another device.
-    unsettled: bool,
+    /// Attempts to connect wait, because the address may be about to move to another device.
+    pub unsettled: bool,
     /// The same when the NI lost its device.
     unsettled_next: bool,
 }
@@ -615,11 +577,6 @@ impl DeviceTracker {
         } else {
             0
         })
-    }
-
-    /// Returns whether attempts wait because the address may be about to move to another device.
-    pub fn is_unsettled(&self) -> bool {
-        self.unsettled
     }
 
     /// Records the result of a look. An address that moved is looked for again, as after any other event, because the
@@ -933,17 +890,17 @@ mod tests {
     fn many_connections_in_a_row_are_no_accident() {
         let mut w = LinkState::default();
         for n in 1..=MANY_REFUSALS {
-            assert!(!w.is_shut());
+            assert!(!w.device_state.shut);
             // The first one may have worked for long.
             let lived_ms = if n == 1 { 1_000_000 } else { 5 };
             let now_ms = u64::from(n).saturating_mul(1_600).saturating_add(2_000_000);
             assert_eq!(w.refused_post(lived_ms, now_ms), n == MANY_REFUSALS);
         }
-        assert!(w.is_shut());
+        assert!(w.device_state.shut);
         // The count does not overflow, and the result is reported once.
         for n in 0..1000u64 {
             assert!(!w.refused_post(0, n.saturating_add(2_020_000)));
-            assert!(w.is_shut() && w.state.refusals >= MANY_REFUSALS);
+            assert!(w.device_state.shut && w.device_state.refusals >= MANY_REFUSALS);
         }
     }
 
@@ -991,18 +948,18 @@ mod tests {
         // Another event came during the look.
         assert!(!w.address.settle(700, true));
         w.address.recheck(701);
-        assert!(!w.address.settle(700, false) && w.address.is_unsettled());
+        assert!(!w.address.settle(700, false) && w.address.unsettled);
         assert!(!w.address.poll(801, AddrLocation::Here).hold);
         assert!(w.address.settle(801, false) && !w.address.settle(801, false));
         assert_eq!(w.passage(), SendPolicy::Open);
         // The NI loses its device meanwhile: the next device may be about to lose the address.
         w.address.moves(900, false, true);
         w.unbound(901);
-        assert!(!w.address.is_unsettled());
+        assert!(!w.address.unsettled);
         w.address.moves(902, false, false);
-        assert!(!w.address.is_unsettled());
+        assert!(!w.address.unsettled);
         w.bound(903);
-        assert!(w.address.is_unsettled());
+        assert!(w.address.unsettled);
     }
 
     const ASKED: FailoverStep = FailoverStep {
