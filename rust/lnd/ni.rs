@@ -35,7 +35,6 @@ use crate::{
     lnet::{
         params,
         DepthBy,
-        Health as LnetHealth,
         NetNs,
         NiConfig,
         NiRef,
@@ -55,7 +54,6 @@ use crate::{
     },
     proto::{
         broken,
-        cause::Health,
         constants::{
             high_water,
             QueueDepth, //
@@ -81,20 +79,6 @@ const PENDING_GRACE: u32 = 10;
 
 /// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
 pub(crate) enum O2ib {}
-
-/// Returns LNet's value for a health.
-pub(crate) fn lnet_health(health: Health) -> LnetHealth {
-    match health {
-        Health::Ok => LnetHealth::Ok,
-        Health::LocalDropped => LnetHealth::LocalDropped,
-        Health::LocalAborted => LnetHealth::LocalAborted,
-        Health::LocalError => LnetHealth::LocalError,
-        Health::RemoteError => LnetHealth::RemoteError,
-        Health::RemoteDropped => LnetHealth::RemoteDropped,
-        Health::RemoteTimeout => LnetHealth::RemoteTimeout,
-        Health::NetworkTimeout => LnetHealth::NetworkTimeout,
-    }
-}
 
 /// Settings for new connections. `peer_credits` is the depth that this node requests; the peer may reduce it.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     bindings,
+    proto::cause::Health,
     rdma::{
         buf::Direction,
         device::Device,
@@ -37,54 +38,20 @@ use crate::{
     }, //
 };
 
-/// Health status of a failed message: the side that LNet blames, and whether it resends over another path.
-///
-/// The values are those of `enum lnet_msg_hstatus` (`lnet/lib-types.h`); which failure is which
-/// is in the table of section 7 of the protocol specification. LNet ignores a health that
-/// contradicts the status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Health {
-    /// No fault.
-    Ok = 0,
-    /// The local interface was interrupted.
-    LocalInterrupt = 1,
-    /// Dropped before it left this node; LNet resends it.
-    LocalDropped = 2,
-    /// Aborted before it left this node; LNet resends it.
-    LocalAborted = 3,
-    /// No route to the peer from here.
-    LocalNoRoute = 4,
-    /// The local interface is at fault; LNet does not resend it.
-    LocalError = 5,
-    /// Still queued here at its deadline; LNet resends it.
-    LocalTimeout = 6,
-    /// The peer answered with an error; LNet does not resend it.
-    RemoteError = 7,
-    /// The peer did not take it; LNet resends it.
-    RemoteDropped = 8,
-    /// The peer received it and never answered.
-    RemoteTimeout = 9,
-    /// It is unknown which side lost it.
-    NetworkTimeout = 10,
-}
-
-impl Health {
-    /// Returns the health that LNet calls `raw`; [`Health::LocalError`] for one that this driver does not know.
-    fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::Ok,
-            1 => Self::LocalInterrupt,
-            2 => Self::LocalDropped,
-            3 => Self::LocalAborted,
-            4 => Self::LocalNoRoute,
-            6 => Self::LocalTimeout,
-            7 => Self::RemoteError,
-            8 => Self::RemoteDropped,
-            9 => Self::RemoteTimeout,
-            10 => Self::NetworkTimeout,
-            _ => Self::LocalError,
-        }
+/// Returns the health that LNet calls `raw`; [`Health::LocalError`] for one that this driver does not know.
+fn health_from_raw(raw: u32) -> Health {
+    match raw {
+        0 => Health::Ok,
+        1 => Health::LocalInterrupt,
+        2 => Health::LocalDropped,
+        3 => Health::LocalAborted,
+        4 => Health::LocalNoRoute,
+        6 => Health::LocalTimeout,
+        7 => Health::RemoteError,
+        8 => Health::RemoteDropped,
+        9 => Health::RemoteTimeout,
+        10 => Health::NetworkTimeout,
+        _ => Health::LocalError,
     }
 }
 
@@ -209,7 +176,7 @@ impl Message {
         let mut health = 0;
         // SAFETY: The message is valid by the type invariant, `health` is a local.
         let fail = unsafe { bindings::ro2ib_lnet_send_error(self.ptr.as_ptr(), &mut health) };
-        fail.then(|| Health::from_raw(health))
+        fail.then(|| health_from_raw(health))
     }
 }
 

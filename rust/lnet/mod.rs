@@ -34,7 +34,6 @@ pub(crate) use driver::{
     StartError, //
 };
 pub(crate) use message::{
-    Health,
     Message,
     TxMsgs, //
 };

@@ -11,7 +11,11 @@
 
 use crate::proto::{
     broken,
-    constants::RACES_MAX,
+    constants::{
+        MaxFrags,
+        QueueDepth,
+        RACES_MAX, //
+    },
     reject::RetryWhy, //
 };
 

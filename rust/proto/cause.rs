@@ -30,25 +30,33 @@ pub mod errno {
     pub const ESTALE: i32 = 116;
 }
 
-/// LNet's message health (`enum lnet_msg_hstatus`), by meaning.
+/// LNet's health of a message, with the values of `enum lnet_msg_hstatus`: the side that LNet blames, and whether LNet
+/// resends it over another path. Section 7 of the specification has the failures. LNet ignores a health that
+/// contradicts the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing to report.
-    Ok,
-    /// Dropped here before it reached the wire; LNet resends.
-    LocalDropped,
-    /// Aborted here; LNet resends.
-    LocalAborted,
-    /// Our interface or our request is at fault; no resend.
-    LocalError,
-    /// The peer is at fault; no resend.
-    RemoteError,
-    /// The peer did not accept it; LNet resends.
-    RemoteDropped,
-    /// The peer did not answer in time.
-    RemoteTimeout,
-    /// The network between is at fault.
-    NetworkTimeout,
+    /// No fault.
+    Ok = 0,
+    /// The local interface was interrupted.
+    LocalInterrupt = 1,
+    /// Dropped before it left this node; LNet resends it.
+    LocalDropped = 2,
+    /// Aborted before it left this node; LNet resends it.
+    LocalAborted = 3,
+    /// No route to the peer from here.
+    LocalNoRoute = 4,
+    /// The local interface or the request is at fault; LNet does not resend it.
+    LocalError = 5,
+    /// Still queued here at its deadline; LNet resends it.
+    LocalTimeout = 6,
+    /// The peer answered with an error; LNet does not resend it.
+    RemoteError = 7,
+    /// The peer did not take it; LNet resends it.
+    RemoteDropped = 8,
+    /// The peer received it and never answered.
+    RemoteTimeout = 9,
+    /// It is unknown which side lost it.
+    NetworkTimeout = 10,
 }
 
 /// Arguments of `lnet_finalize`: `status` is 0 or a negative errno.

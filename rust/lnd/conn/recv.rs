@@ -29,13 +29,15 @@ use crate::{
         timestamp::Timestamp, //
     },
     lnet::{
-        Health as LnetHealth,
         Message,
         RecvRequest,
         Request, //
     },
     proto::{
-        cause::errno,
+        cause::{
+            errno,
+            Health, //
+        },
         credits::Repost,
         tx_state::Op,
         wire::{
@@ -139,7 +141,7 @@ fn recv_immediate(conn: &Conn, payload: &[u8], msg: Message, req: &RecvRequest) 
     let wanted = payload.get(..sink.nob());
     match wanted.map(|bytes| sink.copy_from_slice(0, bytes)) {
         Some(Ok(())) => {
-            msg.finalize(0, LnetHealth::Ok);
+            msg.finalize(0, Health::Ok);
             Ok(())
         }
         _ => Err((Some(msg), EPROTO)),
@@ -156,7 +158,7 @@ fn recv_put(
 ) -> Recv {
     let _nofs = NofsScope::enter();
     if req.nob() == 0 {
-        m.finalize(0, LnetHealth::Ok);
+        m.finalize(0, Health::Ok);
         discard(conn, rx);
         return Ok(());
     }
@@ -194,7 +196,7 @@ fn recv_get(
     let _nofs = NofsScope::enter();
     let total = req.nob();
     if total == 0 {
-        m.finalize(0, LnetHealth::Ok);
+        m.finalize(0, Health::Ok);
         let done = DoneBody { cookie, status: 0 };
         conn.answer_status((rx, req), Op::GetDone, done, &mut None);
         return Ok(());

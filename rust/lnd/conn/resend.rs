@@ -26,7 +26,6 @@ use super::{
 };
 use crate::{
     lnd::{
-        ni::lnet_health,
         peer::{
             pending::fail_msg,
             NotSent, //
@@ -34,7 +33,6 @@ use crate::{
         timestamp::Timestamp, //
     },
     lnet::{
-        Health as LnetHealth,
         Message,
         MsgKind,
         SendRequest, //
@@ -42,6 +40,7 @@ use crate::{
     policy::resend::Resend,
     proto::cause::{
         Cause,
+        Health,
         Outcome, //
     },
     rdma::work::{
@@ -75,7 +74,7 @@ impl WorkItem<SHORTAGE> for Conn {
             rx.lend(this.clone());
             if let Err((Some(msg), e)) = recv::recv(rx, msg, &req) {
                 this.ni.close_stats.messages(Cause::Local(e.to_errno()), 1);
-                msg.finalize(e.to_errno(), LnetHealth::Ok);
+                msg.finalize(e.to_errno(), Health::Ok);
             }
         }
         for _ in 0..messages {
@@ -120,7 +119,7 @@ fn send_again(conn: &Arc<Conn>, msg: Message, req: &SendRequest, since: Timestam
 /// Resends a message that a connection lost, or finalizes it. Returns true if it has failed.
 #[cold]
 pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -> bool {
-    let health = lnet_health(outcome.health);
+    let health = outcome.health;
     let is_answer = |kind| matches!(kind, MsgKind::Ack | MsgKind::Reply);
     let req = msg
         .again(health)

@@ -29,14 +29,16 @@ use super::{
 use crate::{
     lnd::peer::NotSent,
     lnet::{
-        Health as LnetHealth,
         Message,
         MsgKind,
         Request,
         SendRequest, //
     },
     proto::{
-        cause::Cause,
+        cause::{
+            Cause,
+            Health, //
+        },
         constants::LNET_MTU,
         lnet_hdr::{
             self,
@@ -91,7 +93,7 @@ fn unsent(conn: &Arc<Conn>, msg: Option<Message>, req: &SendRequest, why: NotRea
         }
         // The NI is not at fault, and a retry would not help.
         NotReady::Gpu(e) => {
-            msg.finalize(e.to_errno(), LnetHealth::Ok);
+            msg.finalize(e.to_errno(), Health::Ok);
             return Ok(());
         }
         NotReady::NoRegion(e) if e == ENOBUFS || is_shortage(e) => {
@@ -203,7 +205,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         // is at fault.
         let status = EIO.to_errno();
         conn.ni.close_stats.messages(Cause::Local(status), 1);
-        owner.finalize(status, LnetHealth::Ok, 0);
+        owner.finalize(status, Health::Ok, 0);
         return Ok(());
     }
     let what = |now| Transfer {

@@ -13,14 +13,10 @@ use kernel::prelude::*;
 
 use crate::{
     lnd::{
-        ni::{
-            lnet_health,
-            O2ib, //
-        },
+        ni::O2ib,
         timestamp::Timestamp, //
     },
     lnet::{
-        Health as LnetHealth,
         Message,
         TxMsgs, //
     },
@@ -334,7 +330,7 @@ impl Transfer {
             outcome = Cause::Local(e.to_errno()).outcome(posted);
         }
         if let Some(owner) = self.owner.take() {
-            owner.finalize(outcome.status, lnet_health(outcome.health), self.moved);
+            owner.finalize(outcome.status, outcome.health, self.moved);
         }
     }
 }
@@ -346,7 +342,7 @@ impl Completed {
     /// Finalizes it. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(super) fn finish(self) {
-        self.0.finalize(0, LnetHealth::Ok, self.1);
+        self.0.finalize(0, Health::Ok, self.1);
     }
 }
 

@@ -37,17 +37,17 @@ use crate::{
         log,
         timestamp::Timestamp, //
     },
-    lnet::{
-        Health as LnetHealth,
-        Message, //
-    },
+    lnet::Message,
     policy::{
         link_state::LateAction,
         resend::Resend,
         upcall_sched::NextJob, //
     },
     proto::{
-        cause::Cause,
+        cause::{
+            Cause,
+            Health, //
+        },
         lnet_hdr::{
             self,
             LnetHdr, //
@@ -109,7 +109,7 @@ impl WorkItem<UPPER> for Conn {
                 job
             };
             match job {
-                Some(Job::Sent(msg)) => msg.finalize(0, LnetHealth::Ok),
+                Some(Job::Sent(msg)) => msg.finalize(0, Health::Ok),
                 Some(Job::Parse(rx)) => parse(&this, rx),
                 Some(Job::Finish) => finish(&this, &mut finished),
                 None => {}

@@ -14,10 +14,7 @@ use kernel::{
 };
 
 use crate::{
-    lnd::ni::{
-        lnet_health,
-        Ni, //
-    },
+    lnd::ni::Ni,
     lnet::{
         Message,
         SendRequest, //
@@ -152,5 +149,5 @@ impl Drop for PendingList {
 pub(crate) fn fail_msg(ni: &Ni, msg: Message, cause: Cause) {
     ni.close_stats.messages(cause, 1);
     let outcome = cause.outcome(false);
-    msg.finalize(outcome.status, lnet_health(outcome.health));
+    msg.finalize(outcome.status, outcome.health);
 }

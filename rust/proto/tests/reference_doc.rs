@@ -80,9 +80,12 @@ fn status_name(status: i32) -> &'static str {
 fn health_name(health: Health) -> &'static str {
     match health {
         Health::Ok => "OK",
+        Health::LocalInterrupt => "LOCAL_INTERRUPT",
         Health::LocalDropped => "LOCAL_DROPPED",
         Health::LocalAborted => "LOCAL_ABORTED",
+        Health::LocalNoRoute => "LOCAL_NO_ROUTE",
         Health::LocalError => "LOCAL_ERROR",
+        Health::LocalTimeout => "LOCAL_TIMEOUT",
         Health::RemoteError => "REMOTE_ERROR",
         Health::RemoteDropped => "REMOTE_DROPPED",
         Health::RemoteTimeout => "REMOTE_TIMEOUT",
