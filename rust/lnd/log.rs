@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Log lines of the driver: the NID, the cause, and the action to take if there is one. Every line that a peer can
-//! provoke is rate limited.
+//! provoke is rate limited. A function without a comment logs what its line says.
 
 use core::fmt::Display;
 
@@ -43,10 +43,14 @@ macro_rules! warn_if {
     ($allowed:expr, $($arg:tt)*) => {{
         dk!(NetError, $($arg)*);
         if $allowed {
-            // The kernel's printing uses its own formatter; `proto` implements the one of `core`.
-            pr_warn!("{}", ::core::format_args!($($arg)*));
+            say!(pr_warn, $($arg)*);
         }
     }};
+}
+
+/// Prints a line by a macro of the kernel, whose own formatter has not the traits of `core` that `proto` implements.
+macro_rules! say {
+    ($print:ident, $($arg:tt)*) => { $print!("{}", ::core::format_args!($($arg)*)) };
 }
 
 /// Returns the text of a kernel error; the kernel's own text depends on its configuration.
@@ -79,12 +83,10 @@ impl Display for Worded {
 
 /// Logs the depth that the driver chose for the link. Printed once for each NI, so it needs no limit.
 pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthReason) {
-    pr_info!(
-        "{}\n",
-        core::format_args!(
-            "{nid}: peer_credits is {}: {reason}; {gather} gather elements",
-            depth.get()
-        )
+    say!(
+        pr_info,
+        "{nid}: peer_credits is {}: {reason}; {gather} gather elements\n",
+        depth.get()
     );
 }
 
@@ -113,7 +115,6 @@ pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Record
     }
 }
 
-/// Logs a step of the handshake that failed on this node.
 pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
     warn_limited!("{nid}: cannot {what}: {}\n", why(e));
 }
@@ -128,7 +129,6 @@ pub(crate) fn no_queue_pair(nid: Nid, e: Error, max_qp: u32) {
     );
 }
 
-/// Logs a queue pair that was put into the error state and does not flush.
 pub(crate) fn not_flushed(nid: Nid) {
     warn_limited!(
         "{nid}: the RDMA device does not flush a queue pair that is in error; if this repeats, reset it\n"
@@ -137,25 +137,23 @@ pub(crate) fn not_flushed(nid: Nid) {
 
 /// Logs that LNet stopped an NI. Printed once for each NI, so it needs no limit.
 pub(crate) fn stopped(nid: Nid) {
-    pr_info!("{}\n", core::format_args!("{nid}: the NI is stopped"));
+    say!(pr_info, "{nid}: the NI is stopped\n");
 }
 
 /// Logs that messages still arrive while LNet deletes an NI and waits for the last one. Printed once for each NI, so it
 /// needs no limit.
 pub(crate) fn deletion_waits(nid: Nid) {
-    pr_info!(
-        "{}\n",
-        core::format_args!(
-            "{nid}: the NI is being deleted and messages still arrive; closing the connections they arrive on"
-        )
+    say!(
+        pr_info,
+        "{nid}: the NI is being deleted and messages still arrive; closing the connections they arrive on\n"
     );
 }
 
 /// Logs that the shutdown of an NI takes long. Printed at most every ten seconds, so it needs no limit.
 pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
-    pr_warn!(
-        "{}\n",
-        core::format_args!("{nid}: shutdown has waited {seconds} s for {conns} connections")
+    say!(
+        pr_warn,
+        "{nid}: shutdown has waited {seconds} s for {conns} connections\n"
     );
 }
 
@@ -171,27 +169,22 @@ pub(crate) fn receive_failed(nid: Nid, wc: Wc) {
     warn_noise!("{nid}: a receive failed: {status:?} (vendor code {code:#x})\n");
 }
 
-/// Logs that work requests could not be posted.
 pub(crate) fn post_failed(nid: Nid) {
     warn_limited!("{nid}: a work request could not be built or posted; closing\n");
 }
 
-/// Logs a completion that is no plain SEND.
 pub(crate) fn not_a_send(nid: Nid) {
     warn_noise!("{nid}: the peer sent an unexpected RDMA operation; closing\n");
 }
 
-/// Logs a message that cannot be decoded.
 pub(crate) fn bad_message(nid: Nid, e: &WireError) {
     warn_noise!("{nid}: bad message: {e}; closing\n");
 }
 
-/// Logs a message of an earlier incarnation.
 pub(crate) fn stale_message(nid: Nid, e: &Stale) {
     warn_noise!("{nid}: stale message: {e}; closing\n");
 }
 
-/// Logs that the peer broke the credit rules.
 pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
     let what = match e {
         CreditError::Returned => "returned more credits than exist",
@@ -202,7 +195,6 @@ pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
     warn_noise!("{nid}: the peer {what}; closing\n");
 }
 
-/// Logs a request with an LNet header that does not match.
 pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
     warn_noise!("{nid}: bad request: {e}; closing\n");
 }
@@ -233,12 +225,10 @@ fn unmapped(e: Error) -> Worded {
     }
 }
 
-/// Logs that the data of a GET cannot be sent.
 pub(crate) fn no_source(nid: Nid, e: Error) {
     warn_limited!("{nid}: cannot answer a GET: {}\n", unmapped(e));
 }
 
-/// Logs a message that failed because its memory is on a GPU.
 pub(crate) fn gpu_refused(nid: Nid, e: Error) {
     let why = match e {
         EXDEV => "only some of its pages are GPU memory; the application must not mix them",
@@ -264,7 +254,6 @@ pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
     warn_limited!("{nid}: {messages} message{s} failed: {}\n", cause.as_str());
 }
 
-/// Logs a rejected connection request of a peer.
 pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     match nid {
         Some(nid) => warn_noise!("{nid}: rejected its connection request: {why}\n"),
@@ -281,37 +270,31 @@ pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Recorded) {
     }
 }
 
-/// Logs that the peer rejected a connection request of this node.
 pub(crate) fn rejected(nid: Nid, why: &dyn Display) {
     warn_limited!("{nid}: rejected our connection request: {why}\n");
 }
 
-/// Logs that the RDMA device of an NI was removed.
 pub(crate) fn detached(nid: Nid) {
-    pr_warn!(
-        "{}\n",
-        core::format_args!("{nid}: the RDMA device is gone; waiting for it to come back")
+    say!(
+        pr_warn,
+        "{nid}: the RDMA device is gone; waiting for it to come back\n"
     );
 }
 
-/// Logs that the interface has the address of an NI, and its RDMA device has not.
 pub(crate) fn addr_moved(nid: Nid, device: &str) {
     warn_limited!(
         "{nid}: {device} has no GID for the interface address; asking the RDMA core to rescan\n"
     );
 }
 
-/// Logs that the interface of an NI moved to another RDMA device.
 pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
     warn_limited!("{nid}: the interface moved from {from} to {to}; reconnecting\n");
 }
 
-/// Logs that the subnet manager assigned another LID to the port of an NI.
 pub(crate) fn new_lid(nid: Nid, lid: u32) {
     warn_limited!("{nid}: the LID of the port changed to {lid}; reconnecting\n");
 }
 
-/// Reports that the NI cannot use the device that its interface is on now.
 pub(crate) fn cannot_follow(nid: Nid, why: &dyn Display, e: Error) {
     warn_limited!(
         "{nid}: the interface moved to another RDMA device, which cannot be used: {why}: {}\n",
@@ -327,50 +310,37 @@ pub(crate) fn cannot_use(nid: Nid, what: &dyn Display, e: Error) {
     );
 }
 
-/// Logs a fatal error that the RDMA device of an NI reported.
 pub(crate) fn broken(nid: Nid) {
-    pr_err!(
-        "{}\n",
-        core::format_args!(
-            "{nid}: the RDMA device reported a fatal error; LNet avoids this NI until the device is reset"
-        )
+    say!(
+        pr_err,
+        "{nid}: the RDMA device reported a fatal error; LNet avoids this NI until the device is reset\n"
     );
 }
 
 /// Logs that a device rejected work requests of several connections in a row. Printed once for each device, so it needs
 /// no limit.
 pub(crate) fn refuses_posts(nid: Nid, device: &str) {
-    pr_err!(
-        "{}\n",
-        core::format_args!(
-            "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
-             update the driver of the device, or use another device; \
-             delete and add the NI to try again",
-            link_state::MANY_REFUSALS
-        )
+    say!(
+        pr_err,
+        "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
+         update the driver of the device, or use another device; \
+         delete and add the NI to try again\n",
+        link_state::MANY_REFUSALS
     );
 }
 
-/// Logs that the RDMA device of an NI recovered from a fatal error.
 pub(crate) fn healed(nid: Nid) {
-    pr_info!(
-        "{}\n",
-        core::format_args!("{nid}: the RDMA device works again")
-    );
+    say!(pr_info, "{nid}: the RDMA device works again\n");
 }
 
-/// Logs that no message of the connection manager leaves the RDMA device of an NI any more.
 pub(crate) fn gsi_dead(nid: Nid, device: &str) {
-    pr_err!(
-        "{}\n",
-        core::format_args!(
-            "{nid}: no connection is possible: queue pair 1 of {device} is in the error state; \
-             recreate the device with \"rdma link delete\" and \"rdma link add\""
-        )
+    say!(
+        pr_err,
+        "{nid}: no connection is possible: queue pair 1 of {device} is in the error state; \
+         recreate the device with \"rdma link delete\" and \"rdma link add\"\n"
     );
 }
 
-/// Logs that the RDMA device of an NI is back.
 pub(crate) fn attached(nid: Nid) {
-    pr_info!("{}\n", core::format_args!("{nid}: the RDMA device is back"));
+    say!(pr_info, "{nid}: the RDMA device is back\n");
 }
