@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! A slot is in use iff its transfer is `Some`, except between [`TxTable::alloc`] and [`TxTable::queue`] or
-//! [`TxTable::post`], which run under one lock.
+//! A slot is in use iff its transfer is `Some`, except between [`TxTable::alloc`] and [`TxSlot::fill`], which run under
+//! one lock. A filled slot is put into its queue, or posted, under the same lock.
 
 use core::ops::DerefMut;
 
@@ -71,6 +71,13 @@ impl<T> TxSlot<T> {
     /// Returns the transfer.
     pub fn transfer(&self) -> Option<&T> {
         self.transfer.as_ref()
+    }
+
+    /// Stores the transfer of a new tx. [`TxTable::queue`] or [`TxTable::post`] follows.
+    // The slot is at hand, so that the transfer is made in its place.
+    #[inline(always)]
+    pub fn fill(&mut self, transfer: T) -> &mut T {
+        self.transfer.insert(transfer)
     }
 
     fn is_pending(&self) -> bool {
@@ -296,33 +303,30 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         self.free.head != NONE
     }
 
-    /// Takes a free slot for a tx of `op`, and returns its index and its name on the wire. [`TxTable::queue`],
-    /// [`TxTable::post`] or [`TxTable::release`] follows. Returns `None` if the table is full.
+    /// Takes a free slot for a tx of `op`, and returns its index, the name of the tx on the wire, and the slot, to be
+    /// filled or released. Returns `None` if the table is full.
     #[inline(always)]
-    pub fn alloc(&mut self, op: Op) -> Option<(u16, Cookie)> {
+    pub fn alloc(&mut self, op: Op) -> Option<(u16, Cookie, &mut TxSlot<T>)> {
         let slot = self.free.first(&mut self.slots)?;
         let index = self.free.take(slot);
         slot.tx = Tx::new(op);
-        Some((index, cookie(index, slot.generation, self.mask)))
+        Some((index, cookie(index, slot.generation, self.mask), slot))
     }
 
-    /// Stores a new tx, which takes `slots` to post, and queues it.
+    /// Queues a new tx, which takes `slots` to post. Returns its transfer.
     #[inline(always)]
-    pub fn queue(&mut self, index: u16, slots: u16, transfer: T) {
-        if let Some(slot) = self.slots.get_mut(usize::from(index)) {
-            slot.transfer = Some(transfer);
-            slot.slots = slots;
-            self.push(index);
-        }
+    pub fn queue(&mut self, index: u16, slots: u16) -> Option<&mut T> {
+        self.slots.get_mut(usize::from(index))?.slots = slots;
+        self.push(index);
+        self.transfer(index)
     }
 
-    /// Stores a new tx that is being posted, as [`TxTable::try_pay`] allowed.
+    /// Notes that a new tx is being posted, as [`TxTable::try_pay`] allowed. Returns its transfer.
     #[inline(always)]
-    pub fn post(&mut self, index: u16, transfer: T) {
-        if let Some(slot) = self.slots.get_mut(usize::from(index)) {
-            slot.transfer = Some(transfer);
-            slot.tx.posting();
-        }
+    pub fn post(&mut self, index: u16) -> Option<&mut T> {
+        let slot = self.slots.get_mut(usize::from(index))?;
+        slot.tx.posting();
+        slot.transfer.as_mut()
     }
 
     /// Gives the slot of a tx back that is finished, or was not stored. Its name is dead from here on.
@@ -769,10 +773,11 @@ mod tests {
     where
         S: DerefMut<Target = [TxSlot<()>]>,
     {
-        let Some((index, _)) = q.alloc(op) else {
+        let Some((index, _, slot)) = q.alloc(op) else {
             return NONE;
         };
-        q.queue(index, slots, ());
+        slot.fill(());
+        q.queue(index, slots);
         index
     }
 
@@ -786,7 +791,7 @@ mod tests {
     #[test]
     fn cookies_do_not_outlive_their_tx() {
         let mut q = table::<2>();
-        let Some((index, name)) = q.alloc(Op::GetReq) else {
+        let Some((index, name, _)) = q.alloc(Op::GetReq) else {
             return;
         };
         assert_eq!(q.find(name), Some(index));

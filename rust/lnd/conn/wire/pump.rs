@@ -84,21 +84,23 @@ impl<C: RxConn> Wire<C> {
             self.counts.one(Count::NoReserved);
         }
         let env = self.envelope();
-        let Some((index, cookie)) = self.txs.alloc(op) else {
+        let Some((index, cookie, slot)) = self.txs.alloc(op) else {
             return Err((what, Cause::NoResources));
         };
         let Ok(nob) = encode(buf.as_mut_slice(), &env, &body(cookie)) else {
             self.txs.release(index);
             return Err((what, Cause::Local(EMSGSIZE.to_errno())));
         };
-        let mut transfer = what(now);
-        if let (Some(how), true) = (at_once, transfer.is_alone()) {
+        let alone = slot.fill(what(now)).is_alone();
+        if let (Some(how), true) = (at_once, alone) {
             let free = self.sq_slots();
             let (credits, patient) = (&mut self.credits, how.patient);
             if let Some(carried) = self.txs.try_pay((op, slots), credits, free, patient) {
-                let (clock, _, total) = transfer.measured();
-                let sizes = (nob, total, carried);
-                self.stats.posted((op, index), clock, sizes, now);
+                if let Some(transfer) = self.txs.post(index) {
+                    let (clock, _, total) = transfer.measured();
+                    let sizes = (nob, total, carried);
+                    self.stats.posted((op, index), clock, sizes, now);
+                }
                 dk!(
                     Net,
                     "{}: transmit {:?}, tx {}, with {} credits",
@@ -107,14 +109,14 @@ impl<C: RxConn> Wire<C> {
                     { index },
                     { carried }
                 );
-                self.txs.post(index, transfer);
                 let posted = self.post_send(index, buf, nob, carried, how.cksum);
                 self.stats.flows();
                 return Ok(BuildResult::Posted(posted.and(self.flush(now))));
             }
         }
-        transfer.load(buf, nob);
-        self.txs.queue(index, slots, transfer);
+        if let Some(transfer) = self.txs.queue(index, slots) {
+            transfer.load(buf, nob);
+        }
         Ok(BuildResult::Queued)
     }
 

@@ -140,13 +140,14 @@ impl Ours {
 
     /// Models `Conn::submit`, without the pump behind it. False: no free tx.
     pub fn submit(&mut self, op: Op, slots: u16, transfer: Transfer) -> Result<bool, Fault> {
-        let Some((index, _)) = self.txs.alloc(op) else {
+        let Some((index, _, slot)) = self.txs.alloc(op) else {
             return Ok(false);
         };
-        if self.slot(index)?.transfer().is_some() {
+        if slot.transfer().is_some() {
             return Err("a slot in use was given out".into());
         }
-        self.txs.queue(index, slots, transfer);
+        slot.fill(transfer);
+        self.txs.queue(index, slots);
         self.copy[self.queue_of(index)].push_back(index);
         self.compare()?;
         Ok(true)
