@@ -74,7 +74,7 @@ pub(super) fn array_at<const N: usize>(buf: &[u8], off: usize) -> Option<&[u8; N
 }
 
 impl Order {
-    /// Returns the bytes of an integer of this host in this order, or the reverse.
+    /// Returns the bytes of an integer of this host in this order.
     #[inline(always)]
     fn arrange<const N: usize>(self, mut bytes: [u8; N]) -> [u8; N] {
         if self == Order::Swapped {
@@ -86,19 +86,31 @@ impl Order {
     /// Reads two bytes at `off`.
     #[inline(always)]
     pub(super) fn u16_at(self, buf: &[u8], off: usize) -> Option<u16> {
-        Some(u16::from_ne_bytes(self.arrange(*array_at(buf, off)?)))
+        let v = u16::from_ne_bytes(*array_at(buf, off)?);
+        Some(match self {
+            Order::Native => v,
+            Order::Swapped => v.swap_bytes(),
+        })
     }
 
     /// Reads four bytes at `off`.
     #[inline(always)]
     pub(super) fn u32_at(self, buf: &[u8], off: usize) -> Option<u32> {
-        Some(u32::from_ne_bytes(self.arrange(*array_at(buf, off)?)))
+        let v = u32::from_ne_bytes(*array_at(buf, off)?);
+        Some(match self {
+            Order::Native => v,
+            Order::Swapped => v.swap_bytes(),
+        })
     }
 
     /// Reads eight bytes at `off`.
     #[inline(always)]
     pub(super) fn u64_at(self, buf: &[u8], off: usize) -> Option<u64> {
-        Some(u64::from_ne_bytes(self.arrange(*array_at(buf, off)?)))
+        let v = u64::from_ne_bytes(*array_at(buf, off)?);
+        Some(match self {
+            Order::Native => v,
+            Order::Swapped => v.swap_bytes(),
+        })
     }
 }
 
@@ -123,6 +135,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes an integer, given in this host's order, in the writer's order.
+    #[inline(always)]
     pub(super) fn int<const N: usize>(&mut self, bytes: [u8; N]) -> Option<()> {
         self.raw(&self.order.arrange(bytes))
     }
