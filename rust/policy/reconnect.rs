@@ -1022,7 +1022,7 @@ mod tests {
         let mut p = all_up(2);
         breaks(&mut p);
         assert!(p.more(2, 7).is_some());
-        assert!((p.has_conns() && p.is_due()));
+        assert!(p.has_conns() && p.is_due());
         assert!(p.closed());
         assert!(!(p.has_conns() && p.is_due()));
         assert!(p.hold());

@@ -47,7 +47,7 @@ fn races(src: Nid, dst: Nid) -> usize {
         let view = PeerView {
             stamp: Some(7),
             connecting_ms: peer.connecting().then_some(0),
-            races: peer.races(),
+            races: peer.races,
             conns: 0,
             max_conns: 1,
         };
@@ -55,7 +55,7 @@ fn races(src: Nid, dst: Nid) -> usize {
             PeerVerdict::Race(_) => peer.race_counted(),
             PeerVerdict::Accept => {
                 peer.accepting();
-                assert_eq!(peer.races(), 0);
+                assert_eq!(peer.races, 0);
                 return lost;
             }
             other => panic!("{other:?}"),
