@@ -34,8 +34,9 @@ void ro2ib_percpu_free(u64 *p)
 /*
  * A row has 64 counters. Adds @n to the first counter of row @row of this CPU,
  * and 1 to the counter of the highest bit of @n; values below 512 count as 511.
+ * Each message calls it, so it has no instruction for the function tracer.
  */
-void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n)
+notrace void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n)
 {
 	u64 __percpu *mine = of(p) + row * 64;
 

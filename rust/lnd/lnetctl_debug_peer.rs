@@ -19,11 +19,10 @@ use kernel::{
 
 use super::{
     conn::{
-        snapshot::{
+        wire::snapshot::{
             ConnDetails,
             ConnSnapshot,
-            TxList,
-            TxView, //
+            TxSnapshot, //
         },
         Conn, //
     },
@@ -37,6 +36,7 @@ use crate::{
     proto::{
         cause::Cause,
         conn_state::State,
+        tx_state::TxState,
         tx_table::QueueKind, //
     }, //
 };
@@ -47,42 +47,35 @@ macro_rules! say {
 }
 
 /// Lists of transmits, in ko2iblnd's order: its name of each, and the list of this driver.
-const LISTS: [(&str, TxList); 4] = [
-    ("tx_queue_nocred", TxList::Queue(QueueKind::FreeOfCredit)),
-    ("tx_queue_rsrvd", TxList::Queue(QueueKind::Unreserved)),
-    ("tx_queue", TxList::Queue(QueueKind::Main)),
-    ("active_txs", TxList::Active),
+const LISTS: [(&str, Option<QueueKind>); 4] = [
+    ("tx_queue_nocred", Some(QueueKind::FreeOfCredit)),
+    ("tx_queue_rsrvd", Some(QueueKind::Unreserved)),
+    ("tx_queue", Some(QueueKind::Main)),
+    ("active_txs", None),
 ];
 
 /// Prints a peer. May sleep.
 pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
-    let (alive_ms, races, failures, cause, objects, usable, waiting, waited_ms) =
-        peer.with(|inner| {
-            (
-                inner.heard_ms(),
-                inner.races(),
-                inner.failures(),
-                inner.last_cause(),
-                inner.objects(),
-                inner.usable(),
-                inner.waiting(),
-                inner.waited_ms(),
-            )
-        });
+    let view = peer.snapshot();
     let conns = peer.conns();
     // Only the connection knows when the peer was last heard on it, while the connection exists.
-    let heard_ms = conns.iter().map(|conn| conn.heard_ms()).max();
-    let ago_ms = peer
-        .ni
-        .now_ms()
-        .saturating_sub(heard_ms.unwrap_or(alive_ms).max(alive_ms));
+    let heard_ms = conns.iter().map(|conn| conn.heard_ms()).max().unwrap_or(0);
+    let ago_ms = peer.ni.now_ms().saturating_sub(heard_ms.max(view.heard_ms));
     let alive = (now_ns() / 1_000_000_000).saturating_sub(ago_ms / 1000);
-    let error = cause.map_or(0, |cause| cause.outcome(true).status);
-    say!("[last_alive, races, reconnected, error]: {alive}, {races}, {failures}, {error}");
     say!(
-        "peer {}: conns {objects} usable {usable} waiting {waiting} waited_ms {waited_ms} last {}",
+        "[last_alive, races, reconnected, error]: {alive}, {}, {}, {}",
+        view.races,
+        view.failures,
+        status(view.last_cause)
+    );
+    say!(
+        "peer {}: conns {} usable {} waiting {} waited_ms {} last {}",
         peer.nid,
-        cause.map_or("none", Cause::as_str)
+        view.objects,
+        view.usable,
+        view.waiting,
+        view.waited_ms,
+        view.last_cause.map_or("none", Cause::as_str)
     );
     for (n, conn) in conns.iter().enumerate() {
         say!("Conn {n}:");
@@ -97,21 +90,21 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
     let ConnDetails { view, txs, early } = conn.details()?;
     show_view(conn, &view);
     say!("   early_rxs:");
-    for (n, rx) in early.iter().enumerate() {
-        say!("      rx {n} msg_type {:x} cred {}", rx.kind, rx.credits);
+    for (n, (kind, credits)) in early.iter().enumerate() {
+        say!("      rx {n} msg_type {kind:x} cred {credits}");
     }
     // NOOPs wait in no list here: a NOOP is built when it can be sent.
     say!("   tx_noops:");
     let timeout_ns = u64::from(lnet_timeout).saturating_mul(1_000_000_000);
-    for (name, list) in LISTS {
+    for (name, queue) in LISTS {
         say!("   {name}:");
-        for tx in txs.iter().filter(|tx| tx.list == list) {
+        for tx in txs.iter().filter(|tx| tx.queue == queue) {
             show_tx(tx, timeout_ns);
         }
     }
     say!(
         "   rxs: posted {} with_lnet {} early {}",
-        view.wire.recvs,
+        view.recvs,
         view.with_lnet,
         early.len()
     );
@@ -120,61 +113,70 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
 
 #[inline(never)]
 fn show_view(conn: &Conn, view: &ConnSnapshot) {
-    let held = view.wire.in_use.saturating_add(usize::from(view.with_lnet));
-    let (wire, c) = (&view.wire, view.wire.credits);
-    let role = if view.active { "active" } else { "passive" };
+    let held = view.in_use.saturating_add(usize::from(view.with_lnet));
+    let c = view.credits;
     say!(
-        "conn[{}] qp {}->{} [version {:x}] -> {}: {role}",
+        "conn[{}] qp {}->{} [version {:x}] -> {}: {}",
         held.saturating_add(1),
-        wire.qpn,
+        view.qpn,
         view.peer_qpn,
-        wire.version,
+        view.version,
         conn.nid(),
+        if view.active { "active" } else { "passive" },
     );
     say!(
         "   state {} nposted {}/{} cred {} o_cred {} r_cred {} ({:?} depth {} peer_held {} sq_free {} mtu {})",
         state_number(view.state),
         c.noops,
-        wire.posted,
+        view.posted,
         c.credits,
         c.outstanding,
         c.reserved,
         view.state,
         c.depth,
         c.peer_held,
-        wire.sq_free,
+        view.sq_free,
         view.path.mtu.unwrap_or(0),
     );
     say!(
         "   comms_err {} (cause {} idle_ms {} oldest_ms {} suspect {})",
-        view.cause.map_or(0, |cause| cause.outcome(true).status),
+        status(view.cause),
         view.cause.map_or("none", Cause::as_str),
         view.idle_ms,
-        wire.oldest_ms,
+        view.oldest.0,
         u8::from(view.doubted),
     );
 }
 
 #[inline(never)]
-fn show_tx(tx: &TxView, timeout_ns: u64) {
-    let age_ns = u64::try_from(tx.age_ms)
+fn show_tx(of: &TxSnapshot, timeout_ns: u64) {
+    let age_ns = u64::try_from(of.age_ms)
         .unwrap_or(0)
         .saturating_mul(1_000_000);
     let deadline = now_ns().saturating_sub(age_ns).saturating_add(timeout_ns);
+    let (wrs, answer) = match of.tx.place() {
+        TxState::Queued { wrs } => (wrs, false),
+        TxState::Posted { wrs, answer } => (wrs, answer),
+        place => (0, place == TxState::Waiting),
+    };
     let mark = |there| if there { "!" } else { "-" };
     say!(
-        "      tx {} snd {} q {} w {} rc {} dl {deadline} cookie {:#x} msg {}{} type {:x} cred 0 (age_ms {})",
-        tx.index,
-        tx.wrs,
-        u8::from(tx.list != TxList::Active),
-        u8::from(tx.answer),
-        tx.status,
-        tx.cookie,
-        mark(tx.message),
-        mark(tx.reply),
-        tx.kind,
-        tx.age_ms,
+        "      tx {} snd {wrs} q {} w {} rc {} dl {deadline} cookie {:#x} msg {}{} type {:x} cred 0 (age_ms {})",
+        of.index,
+        u8::from(of.queue.is_some()),
+        u8::from(answer),
+        status(of.tx.cause()),
+        of.cookie.0,
+        mark(of.awaited.0),
+        mark(of.awaited.1),
+        of.tx.op().message().map_or(0, |kind| kind.wire()),
+        of.age_ms,
     );
+}
+
+/// Returns the status with which a message ends for a cause; 0 without one.
+fn status(cause: Option<Cause>) -> i32 {
+    cause.map_or(0, |cause| cause.outcome(true).status)
 }
 
 /// Returns ko2iblnd's number of a state.

@@ -26,8 +26,8 @@ use super::{
     retained_after_close::RetainedRx,
     stats::{
         close_log::CloseStats,
-        closed_counters::ClosedCounters,
-        latency::LatencyStats, //
+        conn_counters::ClosedCounters,
+        conn_trace::LatencyStats, //
     },
     work_queues::WorkQueues, //
 };

@@ -38,11 +38,7 @@ use kernel::{
 
 use super::{
     conn::Conn,
-    debugfs::{
-        close_log::CloseLogFile,
-        files::NiFiles,
-        latency::LatencyFile, //
-    },
+    debugfs::NiFiles,
     hca::Hca,
     index_walk::IndexWalks,
     log,
@@ -126,7 +122,7 @@ pub(crate) struct NiDevice {
     pub(crate) numbered: IndexWalks,
     /// Files in debugfs.
     #[pin]
-    files: Mutex<Option<NiFiles<NiDevice, CloseLogFile, LatencyFile>>>,
+    files: Mutex<Option<NiFiles>>,
 }
 
 kernel::impl_has_delayed_work! {
@@ -169,7 +165,7 @@ impl NiDevice {
     }
 
     /// Sets the debugfs files, and removes the previous ones. May sleep.
-    pub(crate) fn set_files(&self, files: Option<NiFiles<Self, CloseLogFile, LatencyFile>>) {
+    pub(crate) fn set_files(&self, files: Option<NiFiles>) {
         let old = core::mem::replace(&mut *self.files.lock(), files);
         drop(old);
     }

@@ -19,9 +19,8 @@ use super::{
         Conn, //
     },
     debugfs::{
-        close_log::CloseLogFile,
-        files::NiFiles,
-        latency::LatencyFile, //
+        CloseLogFile,
+        NiFiles, //
     },
     hca::Hca,
     lnetctl_debug_peer,
@@ -161,11 +160,7 @@ impl Lnd for O2ib {
             }
         }
         // Without the files only the debugfs view is missing.
-        let files = CloseLogFile::new(Some(ni.nid), &ni.close_stats).and_then(|seen| {
-            let times = LatencyFile::new(ni.nid, &ni.times)?;
-            NiFiles::new(&driver.debugfs, ni.nid, &port, &seen, &times)
-        });
-        port.set_files(files.ok());
+        port.set_files(NiFiles::new(&driver.debugfs, &port.peers).ok());
         Ok(port)
     }
 

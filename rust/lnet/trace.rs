@@ -167,8 +167,8 @@ impl Conn {
     /// Reports the end of a connection (`up`) or attempt (`!up`).
     #[cold]
     #[inline(never)]
-    pub(crate) fn close(&self, up: bool, by: &dyn Display, cause: &str, detail: &str) {
-        let by = Text::<WORD>::of(format_args!("{by}"));
+    pub(crate) fn close(&self, up: bool, by: &str, cause: &str, detail: &str) {
+        let by = Text::<WORD>::word(by);
         let cause = Text::<WORD>::word(cause);
         let detail = Text::<WORD>::word(detail);
         // SAFETY: As in `state`.

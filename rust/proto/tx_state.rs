@@ -94,12 +94,13 @@ impl Op {
         matches!(self, Self::PutDone | Self::GetDone)
     }
 
-    fn wants_answer(self) -> bool {
+    /// Returns whether the peer answers it.
+    pub fn wants_answer(self) -> bool {
         matches!(self, Self::PutReq | Self::GetReq | Self::PutAck)
     }
 
     /// Returns whether the peer has all of it when its work requests have succeeded.
-    fn ends_with_send(self) -> bool {
+    pub fn ends_with_send(self) -> bool {
         match self {
             Self::Immediate | Self::PutNak | Self::PutDone | Self::GetDone => true,
             Self::PutReq | Self::GetReq | Self::PutAck | Self::Invalidate => false,

@@ -11,7 +11,8 @@ use kernel::{
         ENOMEM,
         EOVERFLOW, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 use crate::bindings;
@@ -19,16 +20,39 @@ use crate::bindings;
 /// Number of words of a row.
 const ROW: usize = 64;
 
-/// `ROWS` rows of 64 words on each CPU. The first word of a row is a sum. Word `n` counts the numbers whose highest bit
-/// is bit `n`. A number below 512 counts as 511.
+/// Memory of a histogram.
 ///
 /// # Invariants
 ///
-/// The pointer is what `ro2ib_percpu_alloc(ROWS * ROW)` returned, and was not freed.
-pub(crate) struct PercpuHistogram<const ROWS: usize>(NonNull<u64>);
+/// The pointer was returned by `ro2ib_percpu_alloc()`, and was not freed.
+struct Memory(NonNull<u64>);
 
-// SAFETY: Only the functions of `rust/helpers/percpu.c` use what it points to, and those may be called on
-// any CPU.
+// SAFETY: Only the functions of `rust/helpers/percpu.c` use what it points to, and those may be called on any CPU.
+unsafe impl Send for Memory {}
+// SAFETY: As above.
+unsafe impl Sync for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; nothing uses it any more.
+        unsafe { bindings::ro2ib_percpu_free(self.0.as_ptr()) };
+    }
+}
+
+/// Reference to `ROWS` rows of 64 words on each CPU. The first word of a row is a sum. Word `n` counts the numbers
+/// whose highest bit is bit `n`. A number below 512 counts as 511.
+///
+/// # Invariants
+///
+/// `raw` is the pointer of `_memory`, which has `ROWS * ROW` words.
+#[derive(Clone)]
+pub(crate) struct PercpuHistogram<const ROWS: usize> {
+    // Here too, because each recorded number needs it.
+    raw: NonNull<u64>,
+    _memory: Arc<Memory>,
+}
+
+// SAFETY: As `Memory`.
 unsafe impl<const ROWS: usize> Send for PercpuHistogram<ROWS> {}
 // SAFETY: As above.
 unsafe impl<const ROWS: usize> Sync for PercpuHistogram<ROWS> {}
@@ -38,19 +62,23 @@ impl<const ROWS: usize> PercpuHistogram<ROWS> {
     pub(crate) fn new() -> Result<Self> {
         let n = u32::try_from(ROWS.checked_mul(ROW).ok_or(EOVERFLOW)?)?;
         // SAFETY: No preconditions.
-        let raw = unsafe { bindings::ro2ib_percpu_alloc(n) };
+        let raw = NonNull::new(unsafe { bindings::ro2ib_percpu_alloc(n) }).ok_or(ENOMEM)?;
         // INVARIANT: It was just made.
-        Ok(Self(NonNull::new(raw).ok_or(ENOMEM)?))
+        let memory = Memory(raw);
+        Ok(Self {
+            raw,
+            _memory: Arc::new(memory, GFP_KERNEL)?,
+        })
     }
 
     /// Counts `n` in the row, and adds it to the sum. Does nothing if there is no such row. Any context except NMI.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record(&self, row: usize, n: u64) {
         if row >= ROWS {
             return;
         }
         // SAFETY: By the type invariant, and there is such a row.
-        unsafe { bindings::ro2ib_percpu_record(self.0.as_ptr(), row, n) };
+        unsafe { bindings::ro2ib_percpu_record(self.raw.as_ptr(), row, n) };
     }
 
     /// Returns the word `word` of the row, summed over all CPUs, which may count meanwhile. 0 if there is no such word.
@@ -62,13 +90,6 @@ impl<const ROWS: usize> PercpuHistogram<ROWS> {
         let at = row.wrapping_mul(ROW).wrapping_add(word) as u32;
 
         // SAFETY: By the type invariant, and there is such a word.
-        unsafe { bindings::ro2ib_percpu_sum(self.0.as_ptr(), at) }
-    }
-}
-
-impl<const ROWS: usize> Drop for PercpuHistogram<ROWS> {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant; nothing uses it any more.
-        unsafe { bindings::ro2ib_percpu_free(self.0.as_ptr()) };
+        unsafe { bindings::ro2ib_percpu_sum(self.raw.as_ptr(), at) }
     }
 }

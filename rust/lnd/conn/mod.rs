@@ -36,7 +36,7 @@
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
 //! | [`called_by_peer`] | functions that the peer object calls | process context |
-//! | [`snapshot`] | state for debugfs | process context |
+//! | [`wire::snapshot`] | state for debugfs | process context |
 //!
 //! # Invariants
 //!
@@ -141,12 +141,11 @@ mod rx;
 mod rx_queue;
 mod send;
 mod setup;
-pub(crate) mod snapshot;
 mod submit;
 mod transfer;
 mod upcall;
 mod upcall_state;
-mod wire;
+pub(crate) mod wire;
 mod workers;
 
 /// Id of the work item for short steps.

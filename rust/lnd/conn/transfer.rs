@@ -105,10 +105,8 @@ pub(super) struct Transfer {
     pub(super) total: u32,
     /// Bytes that arrived in a sink; for a source, the bytes whose WRITEs were built.
     pub(super) moved: u32,
-    /// Time at which it was queued, for its deadline.
-    pub(super) since: Timestamp,
-    /// Time at which its stage began, for statistics.
-    pub(super) clock: Stamps<Timestamp>,
+    /// Time at which it was queued, for its deadline, and times for statistics.
+    pub(super) stamps: Stamps<Timestamp>,
 }
 
 impl Transfer {
@@ -124,8 +122,7 @@ impl Transfer {
             nob: 0,
             total: 0,
             moved: 0,
-            since: now,
-            clock: Stamps::queued(now),
+            stamps: Stamps::new(now),
         }
     }
 
@@ -148,15 +145,15 @@ impl Transfer {
         Some((self.buf.take()?, self.nob))
     }
 
-    /// Returns the times of its stages, the length of its message, and the number of bytes that may move by RDMA.
+    /// Returns its times, the length of its message, and the number of bytes that may move by RDMA.
     #[inline]
     pub(super) fn measured(&mut self) -> (&mut Stamps<Timestamp>, usize, u32) {
-        (&mut self.clock, self.nob, self.total)
+        (&mut self.stamps, self.nob, self.total)
     }
 
     /// Returns the milliseconds since its begin.
     pub(super) fn age_ms(&self) -> i64 {
-        self.since.elapsed_ms()
+        self.stamps.queued().elapsed_ms()
     }
 
     /// Returns whether LNet waits for a message, and for a reply.

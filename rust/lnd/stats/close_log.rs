@@ -48,40 +48,85 @@ pub(crate) const EVENTS: usize = 256;
 /// Number of records of peers, 96 KiB. Only peers with a closed connection or a failed attempt take one.
 const RECORDS: usize = 128 * WAYS;
 
-/// Counters of what an NI has seen, by the numbers of [`trail`]. Too large for the stack.
-#[derive(Zeroable)]
-pub(crate) struct Totals {
-    /// Connections that were up.
-    pub(crate) closed: [u64; CAUSES.len()],
-    /// Attempts that ended without a connection.
-    pub(crate) failed: [u64; CAUSES.len()],
-    /// Messages that were returned to LNet with an error.
-    pub(crate) messages: [u64; CAUSES.len()],
-    /// Rejected requests of peers.
-    pub(crate) refused: [u64; REFUSALS.len()],
-    /// Times that memory or a memory region was missing, and an operation waited or failed.
-    pub(crate) no_memory: u64,
-    /// Times among these that a memory region was missing.
-    pub(crate) no_region: u64,
-    /// Times that memory of a GPU was mapped for a transfer.
-    pub(crate) gpu_mapped: u64,
-    /// Messages that failed because their memory is on a GPU.
-    pub(crate) gpu_refused: u64,
-    /// Requests that a peer rejected without a reason and that were repeated.
-    pub(crate) unsaid: u64,
-    /// Messages that a closing connection lost and that were resent.
-    pub(crate) sent_again: u64,
-    /// Requests of peers that LNet did not take and that were dropped.
-    pub(crate) not_for_lnet: u64,
+/// Defines the names of other counters in debugfs, and a method of [`CloseStats`] that increments each.
+macro_rules! other_counters {
+    ($($(#[$doc:meta])+ $method:ident => $name:ident,)+) => {
+        /// Names of the other counters, in the order of debugfs.
+        pub(crate) const OTHERS: [&str; [$(stringify!($name)),+].len()] = [$(stringify!($name)),+];
+
+        enum Other {
+            $($name,)+
+        }
+
+        impl CloseStats {
+            $(
+                $(#[$doc])+
+                pub(crate) fn $method(&self) {
+                    self.inner.lock().count(Table::Others, Other::$name as usize, 1);
+                }
+            )+
+        }
+    };
 }
 
+other_counters! {
+    /// Counts an operation that waited or failed because memory was missing.
+    no_memory => NoMemory,
+    /// Counts a mapping of GPU memory for a transfer.
+    gpu_mapped => GpuMapped,
+    /// Counts a message that failed because its memory is on a GPU.
+    gpu_refused => GpuRefused,
+    /// Counts a missing memory region. The caller also calls [`CloseStats::no_memory`] for the failed operation.
+    no_region => NoRegion,
+    /// Counts a reject without a reason after which the request is repeated.
+    unsaid => RejectedNoReason,
+    /// Counts a message that a closing connection lost and that is resent.
+    sent_again => Resent,
+    /// Counts a request that LNet did not take and that was dropped.
+    not_for_lnet => NotForLNet,
+}
+
+/// Table of counters of an NI: of connections that were up, of attempts that ended without a connection, of messages
+/// that were returned to LNet with an error, of rejected requests, and of the rest.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Table {
+    Closed,
+    Failed,
+    Messages,
+    Refused,
+    Others,
+}
+
+/// Tables with their names, and the names of their counters, in the order of debugfs.
+pub(crate) const TABLES: [(Table, &str, &[&str]); 5] = [
+    (Table::Closed, "closed", &CAUSES),
+    (Table::Failed, "failed", &CAUSES),
+    (Table::Messages, "messages", &CAUSES),
+    (Table::Refused, "refused", &REFUSALS),
+    (Table::Others, "other", &OTHERS),
+];
+
+/// Counters of one table.
+type Counters = [u64; CAUSES.len()];
+
+// No table has more.
+const _: () = assert!(REFUSALS.len() <= CAUSES.len() && OTHERS.len() <= CAUSES.len());
+
 struct Inner {
-    tally: Totals,
-    ends: CloseLog,
-    ends_at: KVec<CloseEvent>,
-    refusals: CloseLog,
-    refusals_at: KVec<CloseEvent>,
+    /// Too large for the stack.
+    tally: [Counters; TABLES.len()],
+    ends: CloseLog<KVec<CloseEvent>>,
+    refusals: CloseLog<KVec<CloseEvent>>,
     records: KVVec<PeerHistory>,
+}
+
+impl Inner {
+    fn count(&mut self, table: Table, number: usize, n: u64) {
+        let counters = self.tally.get_mut(table as usize);
+        if let Some(count) = counters.and_then(|counters| counters.get_mut(number)) {
+            *count = count.saturating_add(n);
+        }
+    }
 }
 
 /// Close log of an NI.
@@ -94,26 +139,22 @@ pub(crate) struct CloseStats {
 impl CloseStats {
     /// Creates an empty log. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        Self::with_records(RECORDS)
+        Self::with_room(EVENTS, RECORDS)
     }
 
     /// Creates an empty log for rejects only. May sleep.
     pub(crate) fn of_refusals() -> Result<Arc<Self>> {
-        Self::with_records(0)
+        Self::with_room(0, 0)
     }
 
-    fn with_records(n: usize) -> Result<Arc<Self>> {
-        let events = if n == 0 { 0 } else { EVENTS };
-        let records = KVVec::from_elem(PeerHistory::EMPTY, n, GFP_KERNEL)?;
-        let ends_at = KVec::from_elem(CloseEvent::EMPTY, events, GFP_KERNEL)?;
-        let refusals_at = KVec::from_elem(CloseEvent::EMPTY, EVENTS, GFP_KERNEL)?;
-        // Initialized in place: the counters are too large for the stack.
+    fn with_room(ends: usize, records: usize) -> Result<Arc<Self>> {
+        let ends = KVec::from_elem(CloseEvent::EMPTY, ends, GFP_KERNEL)?;
+        let refusals = KVec::from_elem(CloseEvent::EMPTY, EVENTS, GFP_KERNEL)?;
+        let records = KVVec::from_elem(PeerHistory::EMPTY, records, GFP_KERNEL)?;
         let inner = init!(Inner {
             tally <- init_zeroed(),
-            ends: CloseLog::new(),
-            ends_at,
-            refusals: CloseLog::new(),
-            refusals_at,
+            ends: CloseLog::new(ends),
+            refusals: CloseLog::new(refusals),
             records,
         });
         Arc::pin_init(
@@ -135,30 +176,21 @@ impl CloseStats {
         detail: Option<&'static str>,
     ) -> Recorded {
         let at_ms = now_ms();
-        let why = cause.name();
         let event = CloseEvent {
             at_ms,
             peer: Some(peer),
             what: if up { EndKind::Closed } else { EndKind::Failed },
             active,
             by: Initiator::of(cause),
-            why,
+            why: cause.name(),
             detail: detail.unwrap_or("-"),
-            asked: None,
-            times: 1,
-            number: 0,
+            ..CloseEvent::EMPTY
         };
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        let tally = if up {
-            &mut inner.tally.closed
-        } else {
-            &mut inner.tally.failed
-        };
-        count(tally, cause.number(), 1);
-        let noted = inner.ends.note(&mut inner.ends_at, event);
+        let table = if up { Table::Closed } else { Table::Failed };
+        let mut inner = self.inner.lock();
+        inner.count(table, cause.number(), 1);
         close_log::record(&mut inner.records, peer.addr(), up, cause, at_ms);
-        noted
+        inner.ends.note(event)
     }
 
     /// Records a rejected request.
@@ -167,72 +199,27 @@ impl CloseStats {
             at_ms: now_ms(),
             peer,
             what: EndKind::Refused,
-            active: false,
-            by: Initiator::Us,
             why: why.name(),
-            detail: "-",
             asked: why.asked(),
-            times: 1,
-            number: 0,
+            ..CloseEvent::EMPTY
         };
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        count(&mut inner.tally.refused, why.number(), 1);
-        let _ = inner.refusals.note(&mut inner.refusals_at, event);
+        let mut inner = self.inner.lock();
+        inner.count(Table::Refused, why.number(), 1);
+        let _ = inner.refusals.note(event);
     }
 
     /// Counts messages that were returned to LNet with an error.
     pub(crate) fn messages(&self, cause: Cause, n: usize) {
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let mut inner = self.inner.lock();
-        count(&mut inner.tally.messages, cause.number(), n);
+        inner.count(Table::Messages, cause.number(), n);
     }
 
-    /// Counts an operation that waited or failed because memory was missing.
-    pub(crate) fn no_memory(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.no_memory = inner.tally.no_memory.saturating_add(1);
-    }
-
-    /// Counts a missing memory region. The caller also calls [`CloseStats::no_memory`] for the failed operation.
-    pub(crate) fn no_region(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.no_region = inner.tally.no_region.saturating_add(1);
-    }
-
-    /// Counts a mapping of GPU memory for a transfer.
-    pub(crate) fn gpu_mapped(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.gpu_mapped = inner.tally.gpu_mapped.saturating_add(1);
-    }
-
-    /// Counts a message that failed because its memory is on a GPU.
-    pub(crate) fn gpu_refused(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.gpu_refused = inner.tally.gpu_refused.saturating_add(1);
-    }
-
-    /// Counts a reject without a reason after which the request is repeated.
-    pub(crate) fn unsaid(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.unsaid = inner.tally.unsaid.saturating_add(1);
-    }
-
-    /// Counts a message that a closing connection lost and that is resent.
-    pub(crate) fn sent_again(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.sent_again = inner.tally.sent_again.saturating_add(1);
-    }
-
-    /// Counts a request that LNet did not take and that was dropped.
-    pub(crate) fn not_for_lnet(&self) {
-        let mut inner = self.inner.lock();
-        inner.tally.not_for_lnet = inner.tally.not_for_lnet.saturating_add(1);
-    }
-
-    /// Returns the counters that `of` picks.
-    pub(crate) fn counters<const N: usize>(&self, of: fn(&Totals) -> [u64; N]) -> [u64; N] {
-        of(&self.inner.lock().tally)
+    /// Returns the counters of a table.
+    pub(crate) fn counters(&self, of: Table) -> impl Iterator<Item = u64> {
+        let tally = &self.inner.lock().tally;
+        let counters = tally.get(of as usize).copied();
+        counters.into_iter().flatten()
     }
 
     /// Returns the history of the connections and attempts of a peer.
@@ -247,32 +234,19 @@ impl CloseStats {
         (inner.ends.written(), inner.refusals.written())
     }
 
-    /// Calls `f` with the number and the data of each end, and then of each reject, oldest first.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &CloseEvent)) {
-        for refusals in [false, true] {
+    /// Yields each end, and then each reject, oldest first. New events may be recorded meanwhile.
+    pub(crate) fn events(&self) -> impl Iterator<Item = CloseEvent> + '_ {
+        let list = move |of: fn(&Inner, u64) -> Option<CloseEvent>| {
             let mut number = 0;
-            for _ in 0..EVENTS {
-                let event = {
-                    let inner = self.inner.lock();
-                    let (trail, at) = if refusals {
-                        (&inner.refusals, &inner.refusals_at)
-                    } else {
-                        (&inner.ends, &inner.ends_at)
-                    };
-                    // New events may be recorded meanwhile.
-                    trail.from(at, number)
-                };
-                let Some(event) = event else { break };
-                f(event.number, &event);
+            (0..EVENTS).map_while(move |_| {
+                let event = of(&self.inner.lock(), number)?;
                 number = event.number.saturating_add(1);
-            }
-        }
-    }
-}
-
-fn count(tally: &mut [u64], number: usize, n: u64) {
-    if let Some(count) = tally.get_mut(number) {
-        *count = count.saturating_add(n);
+                Some(event)
+            })
+        };
+        let ends = list(|inner, number| inner.ends.from(number));
+        let refusals = list(|inner, number| inner.refusals.from(number));
+        [ends, refusals].into_iter().flatten()
     }
 }
 

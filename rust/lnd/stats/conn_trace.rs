@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Statistics of a connection: latency histograms of its NI ([`super::latency`]), which are always on, and trace points
-//! ([`crate::lnet::trace`]).
+//! Statistics of a connection: latency histograms of its NI ([`crate::policy::latency`]), which are always on, and
+//! trace points ([`crate::lnet::trace`]).
 //!
 //! The caller passes the time that it has read for the whole batch. The functions here read the clock only when a stall
 //! begins, and when the end of a stall is traced.
@@ -14,21 +14,27 @@
 
 use core::fmt::Display;
 
-use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
-use super::latency::LatencyStats;
 use crate::{
     lnd::timestamp::Timestamp,
     lnet::trace::{
         self,
-        wanted, //
+        wanted,
+        Event, //
     },
     policy::{
         close_log::Initiator,
         latency::{
+            name,
+            row,
+            Histogram,
             Stage,
             Stamps,
-            TxKind, //
+            ROWS, //
         }, //
     },
     proto::{
@@ -37,13 +43,42 @@ use crate::{
             ConnEvent,
             State, //
         },
-        credits::Cost,
         nid::Nid,
         reject_cause::RejectCause as Refusal,
         tx_state::Op,
         wire::MsgType, //
+    },
+    rdma::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        percpu_histogram::PercpuHistogram, //
     }, //
 };
+
+/// Latency histograms of an NI, 10 KiB on each CPU, and the numbers of its connections.
+pub(crate) struct LatencyStats {
+    rows: PercpuHistogram<ROWS>,
+    /// Number of connections that were given a number.
+    conns: Atomic<u32>,
+}
+
+impl LatencyStats {
+    /// Creates empty histograms. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let times = Self {
+            rows: PercpuHistogram::new()?,
+            conns: Atomic::new(0),
+        };
+        Ok(Arc::new(times, GFP_KERNEL)?)
+    }
+
+    /// Returns a histogram; recording may go on meanwhile.
+    pub(crate) fn histogram(&self, stage: Stage, op: Op) -> Histogram {
+        Histogram::read(|word| row(stage, op).map_or(0, |row| self.rows.sum(row, word)))
+    }
+}
 
 /// Resource that a queued transmit waits for.
 #[derive(Clone, Copy, PartialEq)]
@@ -65,18 +100,19 @@ impl StallReason {
 
 /// Measurements of a connection for histograms and trace points.
 pub(crate) struct ConnStats {
-    times: Arc<LatencyStats>,
+    rows: PercpuHistogram<ROWS>,
     who: trace::Conn,
     /// Resource that sending waits for, and since when.
     stall: Option<(StallReason, Timestamp)>,
 }
 
 impl ConnStats {
-    /// Creates the statistics of a connection or attempt of `ni` with `peer`.
-    pub(crate) fn new(times: &Arc<LatencyStats>, ni: Nid, peer: Nid, active: bool) -> Self {
+    /// Creates the statistics of a connection or attempt of `ni` with `peer`; the first one of an NI has the number 1.
+    pub(crate) fn new(times: &LatencyStats, ni: Nid, peer: Nid, active: bool) -> Self {
+        let number = times.conns.fetch_add(1, Relaxed).wrapping_add(1);
         Self {
-            times: times.clone(),
-            who: trace::Conn::new(&ni, &peer, times.next_conn(), active),
+            rows: times.rows.clone(),
+            who: trace::Conn::new(&ni, &peer, number, active),
             stall: None,
         }
     }
@@ -91,20 +127,22 @@ impl ConnStats {
         self.who.set_qpn(qpn);
     }
 
+    /// Calls `report` if the trace point is enabled. A closure that copies what it uses costs nothing otherwise.
+    #[inline(always)]
+    fn trace(&self, event: Event, report: impl FnOnce(&trace::Conn)) {
+        if wanted(event) {
+            cold(report, &self.who);
+        }
+    }
+
     /// Traces a change of the state.
     pub(crate) fn state(&self, from: State, to: State, why: ConnEvent) {
-        if wanted(trace::Event::ConnState) {
-            self.who.state(&from, &to, &why);
-        }
+        self.trace(Event::ConnState, move |who| who.state(&from, &to, &why));
     }
 
     /// Traces the close.
     pub(crate) fn over(&self, up: bool, cause: Cause, detail: Option<&str>) {
-        if wanted(trace::Event::Close) {
-            let detail = detail.unwrap_or("-");
-            self.who
-                .close(up, &Initiator::of(cause), cause.name(), detail);
-        }
+        self.trace(Event::Close, |who| closed(who, up, cause, detail));
     }
 
     /// Records a posted transmit: a message of `nob` bytes that returns `credits`, with up to `total` bytes that move
@@ -118,118 +156,98 @@ impl ConnStats {
         now: Timestamp,
     ) {
         if op != Op::Invalidate {
-            let kind = TxKind::from(op);
-            let queued = now.ns_since(stamps.posted(kind, now));
+            stamps.post(op, now);
+            let queued = now.ns_since(stamps.queued());
             if queued > 0 {
-                self.waited((op, kind), queued, now);
+                self.waited(op, queued, now);
             }
         }
-        if wanted(trace::Event::Post) {
-            self.trace_post(op, tx, nob, total, credits);
-        }
+        self.trace(Event::Post, move |who| {
+            let nob = u32::try_from(nob).unwrap_or(u32::MAX);
+            let bytes = match op {
+                Op::Invalidate => 0,
+                Op::PutDone | Op::GetDone => total.saturating_add(nob),
+                _ => nob,
+            };
+            who.post(name(op.message()), tx.into(), bytes, credits.into());
+        });
     }
 
     /// Records that a transmit was queued for `queued` nanoseconds.
     #[inline(never)]
-    fn waited(&self, (op, kind): (Op, TxKind), queued: u64, now: Timestamp) {
+    fn waited(&self, op: Op, queued: u64, now: Timestamp) {
         if let Some((StallReason::Credit, since)) = self.stall {
-            if matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve)) {
-                self.record_stage(Stage::Credit, kind, now.ns_since(since).min(queued));
-            }
+            self.record(Stage::Credit, op, now.ns_since(since).min(queued));
         }
-        self.record_stage(Stage::Queued, kind, queued);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn trace_post(&self, op: Op, tx: u16, nob: usize, total: u32, credits: u8) {
-        let nob = u32::try_from(nob).unwrap_or(u32::MAX);
-        let bytes = match op {
-            Op::Invalidate => 0,
-            Op::PutDone | Op::GetDone => total.saturating_add(nob),
-            _ => nob,
-        };
-        let name = TxKind::from(op).name();
-        self.who
-            .post(name, u32::from(tx), bytes, u32::from(credits));
+        self.record(Stage::Queued, op, queued);
     }
 
     /// Traces a posted NOOP that returns credits.
     pub(crate) fn noop_posted(&self, credits: u8) {
-        if wanted(trace::Event::Post) {
-            let name = TxKind::Noop.name();
-            self.who.post(name, u32::MAX, 0, u32::from(credits));
-        }
+        self.trace(Event::Post, move |who| {
+            who.post(name(Some(MsgType::Noop)), u32::MAX, 0, credits.into());
+        });
     }
 
     /// Returns whether the trace point of [`ConnStats::completed`] is enabled.
     #[inline]
     pub(crate) fn wants_completions() -> bool {
-        wanted(trace::Event::Complete)
+        wanted(Event::Complete)
     }
 
     /// Traces a completed work request of a transmit; `None`: of a NOOP.
     #[cold]
     pub(crate) fn completed(&self, of: Option<(Op, u16)>, result: Result<(), Cause>) {
-        let (kind, tx) = match of {
-            Some((op, tx)) => (TxKind::from(op), u32::from(tx)),
-            None => (TxKind::Noop, u32::MAX),
+        let (message, tx) = match of {
+            Some((op, tx)) => (op.message(), tx.into()),
+            None => (Some(MsgType::Noop), u32::MAX),
         };
         let result = result.map_or_else(Cause::name, |()| "ok");
-        self.who.complete(kind.name(), tx, result);
+        self.who.complete(name(message), tx, result);
     }
 
     /// Records that all work requests of a transmit have completed.
     #[inline]
-    pub(crate) fn sent(&self, stamps: &mut Stamps<Timestamp>, now: Timestamp) {
-        if let Some((kind, since)) = stamps.sent() {
-            self.record_stage(Stage::Wire, kind, now.ns_since(since));
+    pub(crate) fn sent(&self, stamps: &Stamps<Timestamp>, now: Timestamp) {
+        if let Some((op, posted)) = stamps.sent() {
+            self.record(Stage::Wire, op, now.ns_since(posted));
         }
     }
 
     /// Traces a received message.
     #[inline]
     pub(crate) fn received(&self, message: MsgType, nob: usize, credits: u8) {
-        if wanted(trace::Event::Receive) {
-            self.trace_receive(message, nob, credits);
-        }
+        self.trace(Event::Receive, move |who| {
+            let nob = u32::try_from(nob).unwrap_or(u32::MAX);
+            who.receive(name(Some(message)), nob, credits.into());
+        });
     }
 
-    #[cold]
-    #[inline(never)]
-    fn trace_receive(&self, message: MsgType, nob: usize, credits: u8) {
-        let name = TxKind::of_message(message).map_or("?", TxKind::name);
-        let nob = u32::try_from(nob).unwrap_or(u32::MAX);
-        self.who.receive(name, nob, u32::from(credits));
-    }
-
-    /// Records that the peer has answered a transmit; `waited` is the result of [`Stamps::answered`].
+    /// Records that the peer has answered the message of `op`, which was posted at `posted`.
     #[inline]
-    pub(crate) fn answered(&self, waited: Option<(TxKind, Timestamp)>, now: Timestamp) {
-        if let Some((kind, since)) = waited {
-            self.record_stage(Stage::Answer, kind, now.ns_since(since));
-        }
+    pub(crate) fn answered(&self, op: Op, posted: Timestamp, now: Timestamp) {
+        self.record(Stage::Answer, op, now.ns_since(posted));
     }
 
     /// Records that LNet has returned the buffer of a request.
     #[inline]
-    pub(crate) fn given_back(&self, message: MsgType, received: Timestamp, now: Timestamp) {
-        if let Some(kind) = TxKind::of_message(message) {
-            self.record_stage(Stage::Lnet, kind, now.ns_since(received));
-        }
+    pub(crate) fn given_back(&self, request: MsgType, received: Timestamp, now: Timestamp) {
+        let op = match request {
+            MsgType::Immediate => Op::Immediate,
+            MsgType::PutReq => Op::PutReq,
+            MsgType::GetReq => Op::GetReq,
+            _ => return,
+        };
+        self.record(Stage::Lnet, op, now.ns_since(received));
     }
 
-    /// Records that sending waits for `want`, with `queued` transmits.
+    /// Records that sending waits for `want`, with `queued` transmits, as the last run of the pump did not.
     pub(crate) fn stalls(&mut self, want: StallReason, queued: u16, credits: u8) {
-        if self.stands_still_for(want) {
-            return;
-        }
         self.flows();
         self.stall = Some((want, Timestamp::now()));
-        if wanted(trace::Event::Stall) {
-            let (queued, credits) = (u32::from(queued), u32::from(credits));
-            self.who.stall(want.name(), queued, credits);
-        }
+        self.trace(Event::Stall, move |who| {
+            who.stall(want.name(), queued.into(), credits.into());
+        });
     }
 
     /// Returns whether the last run of the pump waited for `want`.
@@ -250,40 +268,49 @@ impl ConnStats {
     #[inline(never)]
     fn end_stall(&mut self) {
         if let Some((want, since)) = self.stall.take() {
-            if wanted(trace::Event::StallOver) {
-                self.who
-                    .stall_over(want.name(), Timestamp::now().ns_since(since));
-            }
+            self.trace(Event::StallOver, |who| {
+                who.stall_over(want.name(), Timestamp::now().ns_since(since));
+            });
         }
     }
 
-    #[inline]
-    fn record_stage(&self, stage: Stage, kind: TxKind, ns: u64) {
-        self.times.record(stage, kind, ns);
-        if wanted(trace::Event::Stage) {
-            self.trace_stage(stage, kind, ns);
+    /// Records that a message was in a stage for `ns` nanoseconds, unless it does not pass the stage.
+    #[inline(always)]
+    fn record(&self, stage: Stage, op: Op, ns: u64) {
+        let Some(row) = row(stage, op) else {
+            return;
+        };
+        // For a measurement of its cost: `make no-times`.
+        if !cfg!(ro2iblnd_no_times) {
+            self.rows.record(row, ns);
         }
+        self.trace(Event::Stage, move |who| {
+            who.stage(name(op.message()), stage.name(), ns);
+        });
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn trace_stage(&self, stage: Stage, kind: TxKind, ns: u64) {
-        self.who.stage(kind.name(), stage.name(), ns);
-    }
+#[cold]
+#[inline(never)]
+fn cold(report: impl FnOnce(&trace::Conn), who: &trace::Conn) {
+    report(who);
+}
+
+fn closed(who: &trace::Conn, up: bool, cause: Cause, detail: Option<&str>) {
+    let by = Initiator::of(cause).name();
+    who.close(up, by, cause.name(), detail.unwrap_or("-"));
 }
 
 /// Traces an attempt to connect with `peer` that ended before a connection object existed.
 pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
-    if wanted(trace::Event::Close) {
-        let detail = detail.unwrap_or("-");
-        let who = trace::Conn::new(&ni, &peer, 0, true);
-        who.close(false, &Initiator::of(cause), cause.name(), detail);
+    if wanted(Event::Close) {
+        closed(&trace::Conn::new(&ni, &peer, 0, true), false, cause, detail);
     }
 }
 
 /// Traces a rejected request of `peer`.
 pub(crate) fn refused(ni: Option<Nid>, peer: Option<Nid>, why: &Refusal) {
-    if wanted(trace::Event::Refuse) {
+    if wanted(Event::Refuse) {
         let ni = ni.as_ref().map(|nid| -> &dyn Display { nid });
         let peer = peer.as_ref().map(|nid| -> &dyn Display { nid });
         trace::refuse(ni, peer, why.name());

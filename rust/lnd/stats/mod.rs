@@ -3,8 +3,6 @@
 //! Statistics of an NI and of its connections: counters, close log, latency histograms, trace points.
 
 pub(crate) mod close_log;
-pub(crate) mod closed_counters;
 mod conn_counter_table;
 pub(crate) mod conn_counters;
 pub(crate) mod conn_trace;
-pub(crate) mod latency;

@@ -50,13 +50,11 @@ use crate::{
     lnd::{
         hca::Hca,
         stats::{
-            closed_counters::{
-                ClosedCounters,
-                SnapshotId, //
-            },
             conn_counters::{
+                ClosedCounters,
                 Count,
-                Counts, //
+                Counts,
+                SnapshotId, //
             },
             conn_trace::ConnStats, //
         },
@@ -99,7 +97,7 @@ mod post;
 pub(super) mod pump;
 pub(super) mod qp_handle;
 pub(super) mod receive;
-pub(super) mod snapshot;
+pub(crate) mod snapshot;
 
 /// Arguments of [`Qp::drain`].
 pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);

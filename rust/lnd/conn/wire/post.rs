@@ -122,9 +122,9 @@ impl<C: RxConn> Wire<C> {
         now: Timestamp,
     ) -> Result<(), Cause> {
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
-        let (clock, nob, total) = transfer.measured();
+        let (stamps, nob, total) = transfer.measured();
         self.stats
-            .posted((op, index), clock, (nob, total, credits), now);
+            .posted((op, index), stamps, (nob, total, credits), now);
         dk!(
             Net,
             "{}: transmit {op:?}, tx {index}, with {credits} credits",
@@ -430,7 +430,7 @@ impl<C: RxConn> Wire<C> {
         };
         let sent = self.txs.completed(index, wr, result);
         if let (Some(transfer), Some(now), true) = (sent, now, last) {
-            self.stats.sent(&mut transfer.clock, now);
+            self.stats.sent(&transfer.stamps, now);
         }
     }
 }

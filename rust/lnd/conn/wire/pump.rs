@@ -97,9 +97,9 @@ impl<C: RxConn> Wire<C> {
             let (credits, patient) = (&mut self.credits, how.patient);
             if let Some(carried) = self.txs.try_pay((op, slots), credits, free, patient) {
                 if let Some(transfer) = self.txs.post(index) {
-                    let (clock, _, total) = transfer.measured();
+                    let (stamps, _, total) = transfer.measured();
                     let sizes = (nob, total, carried);
-                    self.stats.posted((op, index), clock, sizes, now);
+                    self.stats.posted((op, index), stamps, sizes, now);
                 }
                 dk!(
                     Net,

@@ -272,10 +272,10 @@ impl<C: RxConn> Wire<C> {
         let index = self.txs.awaiting(op, cookie)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
-        let waited = transfer.clock.answered(at);
+        let posted = transfer.stamps.posted();
         // A LOCAL_INV may follow.
         self.txs.answered(index, answer, 1)?;
-        self.stats.answered(waited, at);
+        self.stats.answered(op, posted, at);
         Ok(())
     }
 
@@ -304,8 +304,8 @@ impl<C: RxConn> Wire<C> {
         let nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
         transfer.load(buf, nob);
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
-        transfer.since = at;
-        let waited = transfer.clock.answered(at);
+        transfer.stamps.queue_again(at);
+        let posted = transfer.stamps.posted();
         if let Err(e) = plan {
             // LNet resends a message that failed for lack of memory only.
             let cause = match e {
@@ -315,7 +315,7 @@ impl<C: RxConn> Wire<C> {
             self.txs.latch(index, cause);
         }
         self.txs.answered(index, Answer::PutAck, slots)?;
-        self.stats.answered(waited, at);
+        self.stats.answered(Op::PutReq, posted, at);
         Ok(())
     }
 }

@@ -1,55 +1,61 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! State of the wire half for debugfs, copied under the connection lock in one go.
+//! State of a connection for debugfs and `lnetctl debug peer`: copied under its lock in one go, to be printed without
+//! it.
+//!
+//! Context: process.
 
 use kernel::prelude::*;
 
-use super::Wire;
 use crate::{
     lnd::{
         conn::{
-            rx::RxConn,
-            transfer::Transfer, //
+            Conn,
+            Inner, //
         },
-        stats::conn_counters::Counts, //
+        stats::conn_counters::{
+            Counts,
+            SnapshotId, //
+        }, //
     },
     proto::{
         cause::Cause,
+        conn_state::State,
         credits::Snapshot,
-        tx_state::TxState,
+        tx_state::{
+            Tx,
+            TxState, //
+        },
         tx_table::{
             Lengths,
             QueueKind, //
         },
-        wire::Version, //
-    }, //
+        wire::{
+            decode,
+            Cookie,
+            Version, //
+        }, //
+    },
+    rdma::cm_path::Path, //
 };
 
-/// List that a transmit is in.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum TxList {
-    /// A queue.
-    Queue(QueueKind),
-    /// Posted transmits, and those that wait for an answer, or for their key.
-    Active,
-}
-
-/// Transmit for debugfs.
-pub(crate) struct TxView {
-    pub(crate) list: TxList,
+/// Transmit that is not finished.
+pub(crate) struct TxSnapshot {
+    /// Queue that it is in; `None` for posted transmits, and those that wait for an answer, or for their key.
+    pub(crate) queue: Option<QueueKind>,
     pub(crate) index: u16,
-    pub(crate) wrs: u16,
-    pub(crate) answer: bool,
-    pub(crate) status: i32,
+    pub(crate) tx: Tx,
     pub(crate) age_ms: i64,
-    pub(crate) cookie: u64,
-    pub(crate) message: bool,
-    pub(crate) reply: bool,
-    pub(crate) kind: u8,
+    pub(crate) cookie: Cookie,
+    /// Whether LNet waits for a message, and for a reply.
+    pub(crate) awaited: (bool, bool),
 }
 
-/// Counters of the wire half.
-pub(crate) struct WireSnapshot {
+/// State of a connection.
+pub(crate) struct ConnSnapshot {
+    pub(crate) active: bool,
+    pub(crate) state: State,
+    pub(crate) cause: Option<Cause>,
     pub(crate) version: u16,
     pub(crate) credits: Snapshot,
     pub(crate) queues: Lengths,
@@ -58,113 +64,138 @@ pub(crate) struct WireSnapshot {
     pub(crate) posted: u16,
     /// Transmits that are not finished.
     pub(crate) in_use: usize,
+    /// Milliseconds that the oldest of them has waited, and what it waits for.
+    pub(crate) oldest: (i64, &'static str),
     pub(crate) sq_free: u16,
     /// Posted receives.
     pub(crate) recvs: usize,
     pub(crate) qpn: u32,
-    /// Milliseconds that the oldest unfinished transmit has waited, and what it waits for.
-    pub(crate) oldest: Option<(i64, &'static str)>,
-    /// Age of the oldest transmit, in milliseconds.
-    pub(crate) oldest_ms: i64,
+    pub(crate) peer_qpn: u32,
+    /// Path to the peer, as far as it is known.
+    pub(crate) path: Path,
+    /// Requests whose buffer LNet has and has not returned.
+    pub(crate) with_lnet: u16,
+    /// Milliseconds since a valid message was received.
+    pub(crate) idle_ms: i64,
+    pub(crate) doubted: bool,
+    /// Its number among the connections of its NI.
+    pub(crate) number: u32,
 }
 
-impl<C: RxConn> Wire<C> {
-    /// Returns the counters.
-    pub(crate) fn numbers(&self) -> WireSnapshot {
-        let (sq_free, recvs, qpn, recv_wrs) = self.link.as_ref().map_or((0, 0, 0, 0), |link| {
-            let qp = link.qp();
-            let recvs = qp.recvs_posted();
-            let sq_free = u16::try_from(link.sq_free()).unwrap_or(u16::MAX);
-            (sq_free, recvs, qp.number(), link.recv_wrs())
+/// State of a connection with its transmits.
+pub(crate) struct ConnDetails {
+    pub(crate) view: ConnSnapshot,
+    pub(crate) txs: KVVec<TxSnapshot>,
+    /// Types and credits of messages that arrived before the end of the handshake.
+    pub(crate) early: KVec<(u8, u8)>,
+}
+
+impl Conn {
+    /// Returns the state for the snapshot `list`; `None` if that snapshot has it already.
+    pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
+        self.with(|inner| inner.wire.enter(list).then(|| self.snapshot(inner)))
+    }
+
+    /// Returns the state with the transmits and the early messages. May sleep.
+    pub(crate) fn details(&self) -> Result<ConnDetails> {
+        let (nr_txs, nr_early) =
+            self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.early().count()));
+        let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
+        let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
+        let view = self.with(|inner| {
+            list_txs(inner, &mut txs);
+            for rx in inner.rx_queue.early() {
+                // The message is not decoded yet.
+                let m = decode(rx.bytes());
+                let _ = early.push_within_capacity(
+                    m.map_or((0, 0), |m| (m.body.kind().wire(), m.env.credits)),
+                );
+            }
+            self.snapshot(inner)
         });
-        let transfers = self.txs.iter().filter_map(|(_, slot)| slot.transfer());
-        let ages = transfers.map(Transfer::age_ms);
-        let mut numbers = WireSnapshot {
+        Ok(ConnDetails { view, txs, early })
+    }
+
+    fn snapshot(&self, inner: &Inner) -> ConnSnapshot {
+        let wire = &inner.wire;
+        let (sq_free, recvs, qpn, recv_wrs) = wire.link.as_ref().map_or((0, 0, 0, 0), |link| {
+            let recvs = link.qp().recvs_posted();
+            let sq_free = u16::try_from(link.sq_free()).unwrap_or(u16::MAX);
+            (sq_free, recvs, link.qp().number(), link.recv_wrs())
+        });
+        let mut view = ConnSnapshot {
+            active: self.active,
+            state: inner.state.state(),
+            cause: inner.state.cause(),
             version: Version::V2.wire(),
-            credits: self.credits.snapshot(),
-            queues: self.txs.lengths(),
-            counts: self.counts.with_recv_wrs(recv_wrs),
+            credits: wire.credits.snapshot(),
+            queues: wire.txs.lengths(),
+            counts: wire.counts.with_recv_wrs(recv_wrs),
             posted: 0,
             in_use: 0,
+            oldest: (0, "none"),
             sq_free,
             recvs,
             qpn,
-            oldest: None,
-            oldest_ms: ages.max().unwrap_or(0),
+            peer_qpn: inner.peer_qpn,
+            path: inner.path,
+            with_lnet: inner.rx_queue.owed(),
+            idle_ms: inner.idle_ms(),
+            doubted: self.doubted(),
+            number: wire.meter().number(),
         };
-        for (_, slot) in self.txs.pending() {
+        for (_, slot) in wire.txs.pending() {
             let (tx, Some(transfer)) = (slot.tx(), slot.transfer()) else {
                 continue;
             };
-            numbers.in_use = numbers.in_use.saturating_add(1);
+            view.in_use = view.in_use.saturating_add(1);
             if let TxState::Posted { wrs, .. } = tx.place() {
-                numbers.posted = numbers.posted.saturating_add(wrs);
+                view.posted = view.posted.saturating_add(wrs);
             }
-            let age = transfer.age_ms();
-            if numbers.oldest.is_none_or(|(oldest, _)| age >= oldest) {
-                numbers.oldest = Some((age, waits_for(tx.timeout_cause())));
-            }
-        }
-        numbers
-    }
-
-    /// Lists every unfinished transmit; the caller has made room for all of them.
-    pub(crate) fn list(&self, out: &mut KVVec<TxView>) {
-        for line in [
-            QueueKind::FreeOfCredit,
-            QueueKind::Unreserved,
-            QueueKind::Main,
-        ] {
-            for index in self.txs.waiting(line) {
-                self.snapshot(index, TxList::Queue(line), out);
+            let age_ms = transfer.age_ms();
+            if age_ms >= view.oldest.0 {
+                let waits_for = match tx.timeout_cause() {
+                    Cause::DeadlineSending => "sending",
+                    Cause::DeadlineAnswer => "answer",
+                    _ => "queued",
+                };
+                view.oldest = (age_ms, waits_for);
             }
         }
-        for (index, slot) in self.txs.pending() {
-            if matches!(
-                slot.tx().place(),
-                TxState::Posted { .. } | TxState::Waiting | TxState::Held
-            ) {
-                self.snapshot(index, TxList::Active, out);
-            }
-        }
-    }
-
-    fn snapshot(&self, index: u16, list: TxList, out: &mut KVVec<TxView>) {
-        let Some(slot) = self.txs.get(index) else {
-            return;
-        };
-        let (tx, Some(transfer), Some(cookie)) =
-            (slot.tx(), slot.transfer(), self.txs.cookie(index))
-        else {
-            return;
-        };
-        let (wrs, answer) = match tx.place() {
-            TxState::Queued { wrs } => (wrs, false),
-            TxState::Posted { wrs, answer } => (wrs, answer),
-            TxState::Waiting => (0, true),
-            _ => (0, false),
-        };
-        let (message, reply) = transfer.awaited();
-        let _ = out.push_within_capacity(TxView {
-            list,
-            index,
-            wrs,
-            answer,
-            status: tx.cause().map_or(0, |c| c.outcome(true).status),
-            age_ms: transfer.age_ms(),
-            cookie: cookie.0,
-            message,
-            reply,
-            kind: tx.op().message().map_or(0, |kind| kind.wire()),
-        });
+        view
     }
 }
 
-/// Returns what a transmit waits for, by the cause of its deadline.
-fn waits_for(cause: Cause) -> &'static str {
-    match cause {
-        Cause::DeadlineSending => "sending",
-        Cause::DeadlineAnswer => "answer",
-        _ => "queued",
+/// Lists every unfinished transmit; the caller has made room for all of them.
+fn list_txs(inner: &Inner, out: &mut KVVec<TxSnapshot>) {
+    let txs = &inner.wire.txs;
+    let queues = [
+        QueueKind::FreeOfCredit,
+        QueueKind::Unreserved,
+        QueueKind::Main,
+    ];
+    let queued = queues.map(|queue| txs.waiting(queue).map(move |index| (Some(queue), index)));
+    let active = txs.pending().filter_map(|(index, slot)| {
+        matches!(
+            slot.tx().place(),
+            TxState::Posted { .. } | TxState::Waiting | TxState::Held
+        )
+        .then_some((None, index))
+    });
+    for (queue, index) in Iterator::chain(queued.into_iter().flatten(), active) {
+        let (Some(slot), Some(cookie)) = (txs.get(index), txs.cookie(index)) else {
+            continue;
+        };
+        let Some(transfer) = slot.transfer() else {
+            continue;
+        };
+        let _ = out.push_within_capacity(TxSnapshot {
+            queue,
+            index,
+            tx: *slot.tx(),
+            age_ms: transfer.age_ms(),
+            cookie,
+            awaited: transfer.awaited(),
+        });
     }
 }

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files in `/sys/kernel/debug/ro2iblnd/`. An NI has three, named by its NID: its state with lines for its counters,
+//! each peer and each connection; its close log (`.closes`); its latency histograms (`.latency`). One more file has the
+//! rejected requests for none of the NIs. All lines are `key=value`. New keys are only added, at the end of a line.
+//!
+//! Documented in Documentation/reference.md and Documentation/tracing.md.
+
+use kernel::{
+    fmt,
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+
+use super::{
+    conn::Conn,
+    ni::Ni,
+    peer::{
+        Peer,
+        Peers, //
+    },
+    stats::{
+        close_log::{
+            self,
+            CloseStats,
+            Table,
+            TABLES, //
+        },
+        conn_counters::SnapshotId, //
+    }, //
+};
+use crate::{
+    policy::latency::{
+        histograms,
+        limit,
+        name, //
+    },
+    proto::nid::Nid,
+    rdma::{
+        cm_path::Path,
+        debugfs::{
+            Dir,
+            File,
+            Show, //
+        }, //
+    }, //
+};
+
+/// Files of an NI.
+pub(crate) struct NiFiles {
+    _state: File<Peers<Conn>>,
+    _closes: File<CloseLogFile>,
+    _latency: File<LatencyFile>,
+}
+
+impl NiFiles {
+    /// Makes the files. May sleep.
+    pub(crate) fn new(dir: &Dir, peers: &Arc<Peers<Conn>>) -> Result<Self> {
+        let ni = &peers.ni;
+        let nid = ni.nid;
+        let name =
+            |suffix: &str| CString::try_from_fmt(fmt!("{}{suffix}", core::format_args!("{nid}")));
+        let close_log = CloseLogFile::new(Some(nid), &ni.close_stats)?;
+        let histograms = Arc::new(LatencyFile(ni.clone()), GFP_KERNEL)?;
+        Ok(Self {
+            _state: File::new(dir, &name("")?, peers)?,
+            _closes: File::new(dir, &name(".closes")?, &close_log)?,
+            _latency: File::new(dir, &name(".latency")?, &histograms)?,
+        })
+    }
+}
+
+impl Show for Peers<Conn> {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_ni(self, f)?;
+        show_tally(&self.ni.close_stats, Some(self.ni.nid), f)?;
+        let (shown, over) = self
+            .ni
+            .closed_counters
+            .list(|list| show_peers(self, list, f));
+        shown?;
+        write!(f, "closed_conns={}", self.ni.nid)?;
+        over.show(false, f)?;
+        over.show(true, f)?;
+        writeln!(f)
+    }
+}
+
+fn show_ni(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let ni = &all.ni;
+    let (mut peers, mut waiting) = (0usize, 0usize);
+    all.table.for_each(|peer| {
+        peers = peers.saturating_add(1);
+        waiting = waiting.saturating_add(peer.snapshot().waiting);
+    });
+    // The port is queried for the next reader: firmware may hang, and must not block readers.
+    ni.check_device();
+    let hca = ni.hca().ok();
+    let hca = hca.as_ref();
+    let device = hca.map(|hca| hca.device.name());
+    let regions = hca.map(|hca| hca.regions.view()).unwrap_or_default();
+    write!(
+        f,
+        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} lingering={} link={}",
+        ni.nid,
+        ni.stamp,
+        device.as_ref().map_or("none", |name| name.as_str()),
+        all.conns(),
+        all.lingering.len(),
+        match hca {
+            None => "none",
+            Some(_) if ni.way(|way| way.is_open()) => "up",
+            Some(_) => "down",
+        },
+    )?;
+    write!(
+        f,
+        " speed_mbps={} depth={} depth_by={} gather={}",
+        hca.map_or(0, |hca| hca.speed().0),
+        ni.depth().get(),
+        ni.lnet.depth_by().as_str(),
+        hca.map_or(0, |hca| hca.gather(ni.wrq_sge)),
+    )?;
+    writeln!(
+        f,
+        " regions={} max_regions={} regions_moved={} bad_pkeys={} retained={} health={}",
+        regions.allocated,
+        regions.limit,
+        regions.moved,
+        hca.map_or(0, |hca| hca.bad_pkeys()),
+        ni.retained_rx.all(),
+        // Until there is another device, the health of the last one is still stored.
+        hca.map_or("ok", |_| ni.device_health()),
+    )
+}
+
+fn show_peers(all: &Peers<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let now_ms = close_log::now_ms();
+    let mut result = Ok(());
+    all.table.for_each(|peer| {
+        if result.is_ok() {
+            result = show_peer(&all.ni, peer, now_ms, f);
+        }
+        for conn in peer.conns() {
+            if result.is_ok() {
+                result = show_conn(&conn, list, f);
+            }
+        }
+    });
+    result
+}
+
+fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let view = peer.snapshot();
+    let record = ni.close_stats.of(peer.nid);
+    // -1: no event yet, and no attempt is due.
+    let ago = match record.at_ms {
+        0 => -1,
+        at_ms => i64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(-1),
+    };
+    let retry_ms = view.retry_at_ms.map_or(-1, |at_ms| {
+        i64::try_from(at_ms.saturating_sub(ni.now_ms())).unwrap_or(-1)
+    });
+    write!(
+        f,
+        "peer={} conns={} usable={} waiting={} waited_ms={}",
+        peer.nid, view.objects, view.usable, view.waiting, view.waited_ms,
+    )?;
+    write!(
+        f,
+        " closed={} failed={} last={} last_ago_ms={ago} failures={} retry_ms={retry_ms} ends=",
+        record.closed, record.failed, record.last, view.failures,
+    )?;
+    let mut before = "";
+    for (cause, n) in record.ends() {
+        write!(f, "{before}{cause}:{n}")?;
+        before = ",";
+    }
+    writeln!(f, "{}", if before.is_empty() { "-" } else { "" })
+}
+
+fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    // The table may have shrunk meanwhile, so that the walk visits a peer twice.
+    let Some(view) = conn.view(list) else {
+        return Ok(());
+    };
+    let (credits, queues) = (view.credits, view.queues);
+    write!(
+        f,
+        "conn={} role={} state={:?} depth={} credits={} outstanding={} reserved={} peer_held={} noops={}",
+        conn.nid(),
+        role(view.active),
+        view.state,
+        credits.depth,
+        credits.credits,
+        credits.outstanding,
+        credits.reserved,
+        credits.peer_held,
+        credits.noops,
+    )?;
+    write!(
+        f,
+        " q_main={} q_nocred={} q_unreserved={} with_lnet={} sq_free={} recvs={} idle_ms={}",
+        queues.main,
+        queues.free_of_credit,
+        queues.unreserved,
+        view.with_lnet,
+        view.sq_free,
+        view.recvs,
+        view.idle_ms,
+    )?;
+    view.counts.show(false, f)?;
+    let (oldest_ms, waits_for) = view.oldest;
+    write!(
+        f,
+        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} suspect={} number={}",
+        view.qpn,
+        view.peer_qpn,
+        view.path.mtu.unwrap_or(0),
+        u8::from(view.doubted),
+        view.number,
+    )?;
+    show_path(&view.path, f)?;
+    view.counts.show(true, f)?;
+    writeln!(f)
+}
+
+fn role(active: bool) -> &'static str {
+    if active {
+        "active"
+    } else {
+        "passive"
+    }
+}
+
+fn show_path(path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (key, gid) in [("sgid", path.sgid), ("dgid", path.dgid)] {
+        match gid {
+            Some(gid) => write!(f, " {key}={gid}")?,
+            None => write!(f, " {key}=none")?,
+        }
+    }
+    write!(f, " port={}", path.port)?;
+    for (key, n) in [
+        ("tos", path.tos),
+        ("sl", path.sl),
+        ("retry_count", path.retry_count),
+        ("rnr_retry_count", path.rnr_retry_count),
+        ("ack_timeout", path.ack_timeout),
+    ] {
+        write!(f, " {key}={}", n.map_or(-1, i16::from))?;
+    }
+    Ok(())
+}
+
+/// NID as text: `none` for requests for none of the NIs, or another word if a NID is missing.
+struct NidOr(Option<Nid>, &'static str);
+
+impl core::fmt::Display for NidOr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(nid) => core::fmt::Display::fmt(nid, f),
+            None => f.write_str(self.1),
+        }
+    }
+}
+
+/// Prints how often each cause ended a connection, an attempt or a message, and each reject. Without an NI there are
+/// only rejects.
+fn show_tally(seen: &CloseStats, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (table, what, names) in TABLES {
+        if nid.is_some() || table == Table::Refused {
+            write!(f, "causes={} of={what}", NidOr(nid, "none"))?;
+            for (name, n) in names.iter().zip(seen.counters(table)) {
+                write!(f, " {name}={n}")?;
+            }
+            writeln!(f)?;
+        }
+    }
+    Ok(())
+}
+
+/// Close log of an NI, or of requests for none of the NIs.
+pub(crate) struct CloseLogFile {
+    /// NID of the NI; `None` for requests for none of the NIs.
+    nid: Option<Nid>,
+    close_stats: Arc<CloseStats>,
+}
+
+impl CloseLogFile {
+    /// Creates the file of `nid`; `None`: of requests for none of the NIs. May sleep.
+    pub(crate) fn new(nid: Option<Nid>, seen: &Arc<CloseStats>) -> Result<Arc<Self>> {
+        let close_stats = seen.clone();
+        Ok(Arc::new(Self { nid, close_stats }, GFP_KERNEL)?)
+    }
+}
+
+impl Show for CloseLogFile {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ends, refusals) = self.close_stats.written();
+        let (s, ms) = split_ms(close_log::now_ms());
+        let nid = NidOr(self.nid, "none");
+        writeln!(
+            f,
+            "closes={nid} ends={ends} refusals={refusals} now={s}.{ms:03}"
+        )?;
+        if self.nid.is_none() {
+            show_tally(&self.close_stats, None, f)?;
+        }
+        for event in self.close_stats.events() {
+            let (s, ms) = split_ms(event.at_ms);
+            write!(
+                f,
+                "event={} number={} time={s}.{ms:03} peer={} role={} by={}",
+                event.what.name(),
+                event.number,
+                NidOr(event.peer, "unknown"),
+                role(event.active),
+                event.by.name(),
+            )?;
+            writeln!(
+                f,
+                " cause={} detail={} count={} requested={}",
+                event.why,
+                event.detail,
+                event.times,
+                NidOr(event.asked, "-"),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn split_ms(ms: u64) -> (u64, u64) {
+    (ms / 1000, ms % 1000)
+}
+
+/// Latency histograms of an NI: a line for each that is not empty.
+struct LatencyFile(Arc<Ni>);
+
+impl Show for LatencyFile {
+    // `lt_N` counts messages that took less than N nanoseconds and at least half of N; the first bucket has no lower
+    // limit.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (stage, op) in histograms() {
+            let histogram = self.0.times.histogram(stage, op);
+            let n = histogram.messages();
+            if n == 0 {
+                continue;
+            }
+            write!(
+                f,
+                "latency={} stage={} op={} n={n} sum_ns={} p50_ns={} p99_ns={}",
+                self.0.nid,
+                stage.name(),
+                name(op.message()),
+                histogram.sum_ns,
+                histogram.quantile(500),
+                histogram.quantile(990),
+            )?;
+            for (bucket, count) in histogram.counts.iter().enumerate() {
+                match limit(bucket) {
+                    _ if *count == 0 => {}
+                    Some(ns) => write!(f, " lt_{ns}={count}")?,
+                    None => write!(f, " more={count}")?,
+                }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
