@@ -196,9 +196,13 @@ fn recv_get(
     let _nofs = NofsScope::enter();
     let total = req.nob();
     if total == 0 {
-        m.finalize(0, Health::Ok);
         let done = DoneBody { cookie, status: 0 };
-        conn.answer_status((rx, req), Op::GetDone, done, &mut None);
+        let mut msg = Some(m);
+        if conn.answer_status((rx, req), Op::GetDone, done, &mut msg) {
+            if let Some(msg) = msg {
+                msg.finalize(0, Health::Ok);
+            }
+        }
         return Ok(());
     }
     // The time to map LNet's pages counts.
@@ -329,7 +333,9 @@ impl Conn {
         req: &RecvRequest,
         why: NotReady,
     ) {
-        let cause = why.cause();
+        // The connection may have been closed meanwhile.
+        let over = self.with(|inner| (!inner.state.is_up()).then(|| inner.state.end_cause()));
+        let cause = over.unwrap_or(why.cause());
         if let NotReady::Short(_) = why {
             self.count_shortage();
         }
