@@ -246,6 +246,19 @@ impl<L: Lnd> Mapping<TxMsgs<L>> {
         self.keeper().reply.is_some()
     }
 
+    /// Returns the message, if its pages are not mapped, and it has no REPLY.
+    ///
+    /// # Errors
+    ///
+    /// Returns this otherwise.
+    #[inline(always)]
+    pub(crate) fn into_plain_message(self) -> Result<Message, Self> {
+        match self.into_unmapped()? {
+            TxMsgs { msg, reply: None } => Ok(msg),
+            msgs => Err(Self::none(msgs)),
+        }
+    }
+
     /// Unmaps the pages, and returns the message, which has no REPLY. `None`: it was lost, see [`Mapping::unmap`].
     #[inline(always)]
     pub(crate) fn into_message(self) -> Option<Message> {

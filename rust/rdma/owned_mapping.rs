@@ -78,6 +78,22 @@ impl<K> Mapping<K> {
         unsafe { this.take() }
     }
 
+    /// Returns the owner, if there is no mapping.
+    ///
+    /// # Errors
+    ///
+    /// Returns this if there is one.
+    #[inline(always)]
+    pub(crate) fn into_unmapped(self) -> Result<K, Self> {
+        if self.map.is_some() {
+            return Err(self);
+        }
+        let mut this = ManuallyDrop::new(self);
+
+        // SAFETY: It is taken once: `this` is not used any more. There is no mapping to be dropped.
+        Ok(unsafe { ManuallyDrop::take(&mut this.keeper) })
+    }
+
     /// Unmaps the pages, and takes the owner out.
     ///
     /// # Safety

@@ -248,20 +248,25 @@ impl Transfer {
     }
 
     /// Takes the message, if it is all that LNet gets back, and if its pages are not mapped.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_plain_message(&mut self) -> Option<Message> {
-        self.take_message_if(|owner| owner.map().is_none())
+        if self.sink.is_some() {
+            return None;
+        }
+        match self.owner.take()?.into_plain_message() {
+            Ok(msg) => Some(msg),
+            Err(owner) => {
+                // Nothing is dropped that way, and the compiler knows.
+                core::mem::forget(self.owner.replace(owner));
+                None
+            }
+        }
     }
 
     /// Takes the message, if it is all that LNet gets back, and unmaps its pages. Process context, no lock held.
     pub(super) fn unmap_message(&mut self) -> Option<Message> {
-        self.take_message_if(|_| true)
-    }
-
-    #[inline(always)]
-    fn take_message_if(&mut self, takes: impl FnOnce(&Owner) -> bool) -> Option<Message> {
         match &self.owner {
-            Some(owner) if self.sink.is_none() && !owner.has_reply() && takes(owner) => {
+            Some(owner) if self.sink.is_none() && !owner.has_reply() => {
                 self.owner.take()?.into_message()
             }
             _ => None,
