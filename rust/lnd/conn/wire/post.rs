@@ -151,7 +151,7 @@ impl<C: RxConn> Wire<C> {
 
     /// Builds the SEND of a tx.
     #[inline(always)]
-    pub(super) fn post_send(
+    fn post_send(
         &mut self,
         index: u16,
         buf: TxBuf,
@@ -166,7 +166,7 @@ impl<C: RxConn> Wire<C> {
 
     /// Counts the pushed message or invalidation of a tx, the last of its work requests.
     #[inline(always)]
-    fn pushed_last(&mut self, index: u16) {
+    pub(super) fn pushed_last(&mut self, index: u16) {
         self.flight.pushed();
         self.pushed(index, 1);
     }
@@ -180,7 +180,7 @@ impl<C: RxConn> Wire<C> {
 
     /// Seals a message and pushes its SEND.
     #[inline(always)]
-    fn send(
+    pub(super) fn send(
         &mut self,
         context: u32,
         buf: TxBuf,
@@ -329,10 +329,24 @@ impl<C: RxConn> Wire<C> {
     /// Rings the doorbell for the pushed work requests, if there are any.
     #[inline(always)]
     pub(super) fn flush(&mut self, now: Timestamp) -> Result<(), Cause> {
-        match self.link.as_mut().map(|link| link.flush(now)) {
-            Some(Ok(true)) => self.counts.one(Count::Doorbells),
-            Some(Err(unposted)) => return self.lost(unposted),
-            Some(Ok(false)) | None => {}
+        let rang = self.ring(now);
+        self.rang(rang)
+    }
+
+    /// Rings the doorbell; [`Wire::rang`] follows under the same lock.
+    #[inline(always)]
+    pub(super) fn ring(&mut self, now: Timestamp) -> Result<bool, Unposted> {
+        let link = self.link.as_mut();
+        link.map_or(Ok(false), |link| link.flush(now))
+    }
+
+    /// Handles the result of [`Wire::ring`]. All work requests that were pushed are counted in their transmits.
+    #[inline(always)]
+    pub(super) fn rang(&mut self, rang: Result<bool, Unposted>) -> Result<(), Cause> {
+        match rang {
+            Ok(true) => self.counts.one(Count::Doorbells),
+            Ok(false) => {}
+            Err(unposted) => return self.lost(unposted),
         }
         Ok(())
     }

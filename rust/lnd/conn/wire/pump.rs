@@ -109,9 +109,16 @@ impl<C: RxConn> Wire<C> {
                     { index },
                     { carried }
                 );
-                let posted = self.post_send(index, buf, nob, carried, how.cksum);
+                let sent = self.send(index.into(), buf, nob, carried, how.cksum);
+                let rang = self.ring(now);
+                // Counted after the doorbell, because its completion waits for the lock, and before a failure of the
+                // doorbell is handled.
+                if sent.is_ok() {
+                    self.pushed_last(index);
+                }
                 self.stats.flows();
-                return Ok(BuildResult::Posted(posted.and(self.flush(now))));
+                let rang = self.rang(rang);
+                return Ok(BuildResult::Posted(sent.and(rang)));
             }
         }
         if let Some(transfer) = self.txs.queue(index, slots) {
