@@ -117,8 +117,10 @@ impl<C: Lingering> LingeringConns<C> {
         };
         for list in [&mut waiting.told, &mut waiting.mute] {
             if let Some(at) = list.iter().position(|c| Arc::ptr_eq(c, conn)) {
-                // The caller has another reference.
-                let _ = list.remove(at);
+                // The last entry takes the place. The caller has another reference on `conn`.
+                if let (Some(last), Some(place)) = (list.pop(), list.get_mut(at)) {
+                    *place = last;
+                }
                 return;
             }
         }

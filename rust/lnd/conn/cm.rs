@@ -264,10 +264,10 @@ impl Inner {
         !self.attempt_failed || self.connected
     }
 
-    /// Notes that the DREQ is about to be sent. The id may have waited for the route for long: the wait for the answer
+    /// Notes that the DREQ is about to be sent. An id may have waited for the route for long: the wait for the answer
     /// has its own time.
     fn sends_dreq(&mut self) {
-        if self.linger.waits() {
+        if self.linger.waits() && self.linger.is_mute() {
             self.begin_step(LINGER_MS);
         }
         self.linger.said();

@@ -168,7 +168,10 @@ impl Conn {
             // The peer writes into a bounce buffer. A copy for the device (swiotlb) must not come back behind the data.
             Some(_) => match owner.into_message() {
                 Some(msg) => msg.into(),
-                None => return Err((None, EBUSY.into())),
+                None => {
+                    qp.unmap_mr(mr);
+                    return Err((None, EBUSY.into()));
+                }
             },
         };
         let fragment = Fragment {

@@ -122,7 +122,11 @@ impl<C> RxQueue<C> {
     pub(super) fn close(&mut self) -> Fifo<KBox<Rx<C>>> {
         match core::mem::take(&mut self.early) {
             0 => Fifo::EMPTY,
-            _ => core::mem::replace(&mut self.rxs, Fifo::EMPTY),
+            all if all == self.rxs.len() => core::mem::replace(&mut self.rxs, Fifo::EMPTY),
+            _ => {
+                broken::<()>("a request came before the end of the handshake");
+                Fifo::EMPTY
+            }
         }
     }
 
