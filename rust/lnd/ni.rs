@@ -268,8 +268,7 @@ impl Ni {
 
     /// Records that the address of the NI was found on another device. Context as [`Ni::check_device`].
     pub(crate) fn found_elsewhere(&self) {
-        let now_ms = self.now_ms();
-        self.way(|way| way.address.recheck(now_ms));
+        self.way(|way| way.address.recheck(self.now_ms()));
         self.check_device();
     }
 
