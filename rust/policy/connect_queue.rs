@@ -171,7 +171,12 @@ where
         if *place != QueueState::Queued(claim) {
             self.forget(addr, place);
             *place = QueueState::Outside;
-            if let Some(entry) = self.waiting.get_mut(self.len) {
+            // Half of the places are for peers without a connection that answer.
+            let end = match claim {
+                ConnectPriority::First => ROOM,
+                ConnectPriority::Silent | ConnectPriority::More => ROOM / 2,
+            };
+            if let Some(entry) = self.waiting.iter_mut().take(end).nth(self.len) {
                 *entry = (addr, claim);
                 self.len = self.len.saturating_add(1);
                 *place = QueueState::Queued(claim);
@@ -209,10 +214,14 @@ where
     fn first(&self) -> Option<(usize, ConnectPriority)> {
         let silent = self.has_room(ConnectPriority::Silent);
         let waiting = self.waiting.iter().take(self.len).enumerate();
-        waiting
+        let waiting = waiting
             .map(|(at, (_, claim))| (at, *claim))
-            .filter(|(_, claim)| silent || *claim != ConnectPriority::Silent)
-            .min_by_key(|(_, claim)| *claim)
+            .filter(|(_, claim)| silent || *claim != ConnectPriority::Silent);
+        // No entry goes before the first of the highest priority, so the search ends there.
+        let highest = waiting
+            .clone()
+            .find(|(_, claim)| *claim == ConnectPriority::First);
+        highest.or_else(|| waiting.min_by_key(|(_, claim)| *claim))
     }
 
     /// Removes an entry. Later entries move up.

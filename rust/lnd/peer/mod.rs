@@ -534,7 +534,13 @@ impl<C: Connection> ConnList<C> {
         let at = self.next.checked_rem(self.all.len())?;
         match self.all.get(at) {
             Some(of) if of.is_usable && !of.conn.is_doubted() => Some(of.conn.clone()),
-            _ => self.best(),
+            // Shared by the others alike, however many connections are not usable.
+            _ => {
+                let sound = |of: &&Listed<C>| of.is_usable && !of.conn.is_doubted();
+                let at = self.next.checked_rem(self.all.iter().filter(sound).count());
+                let next = at.and_then(|at| self.all.iter().filter(sound).nth(at));
+                next.map_or_else(|| self.best(), |of| Some(of.conn.clone()))
+            }
         }
     }
 
