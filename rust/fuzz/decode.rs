@@ -17,7 +17,7 @@ use ro2iblnd_proto::{
         check_get,
         check_immediate,
         check_put,
-        LnetHdr, //
+        dest_nid, //
     },
     nid::Nid,
     wire::{
@@ -70,8 +70,7 @@ fn validate(body: &Body<'_>) {
     }
     if let Body::Immediate { hdr, .. } | Body::PutReq { hdr, .. } | Body::GetReq { hdr, .. } = body
     {
-        let hdr = LnetHdr::new(hdr);
-        let _ = (hdr.dest_nid(), hdr.src_nid(), hdr.kind(), hdr.sink_length());
+        let _ = dest_nid(hdr);
     }
 }
 

@@ -33,67 +33,37 @@ pub enum LnetKind {
     Hello,
 }
 
-impl LnetKind {
-    /// Returns the kind of a number; `None` if LNet does not know it.
-    pub const fn from_wire(v: u32) -> Option<Self> {
-        Some(match v {
-            0 => LnetKind::Ack,
-            1 => LnetKind::Put,
-            2 => LnetKind::Get,
-            3 => LnetKind::Reply,
-            4 => LnetKind::Hello,
-            _ => return None,
-        })
-    }
+/// Returns the final destination.
+pub fn dest_nid(hdr: &RawLnetHdr) -> Nid {
+    let [a, b, c, d, e, f, g, h, ..] = *hdr;
+    Nid::from_raw(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Read-only view of an LNet header.
-#[derive(Copy, Clone, Debug)]
-pub struct LnetHdr<'a>(&'a RawLnetHdr);
+/// Returns the kind of a message.
+fn kind_of(hdr: &RawLnetHdr) -> Result<LnetKind, HdrError> {
+    Ok(match u32_at(hdr, 24) {
+        0 => LnetKind::Ack,
+        1 => LnetKind::Put,
+        2 => LnetKind::Get,
+        3 => LnetKind::Reply,
+        4 => LnetKind::Hello,
+        unknown => return Err(HdrError::UnknownKind(unknown)),
+    })
+}
 
-impl<'a> LnetHdr<'a> {
-    /// Creates a view of `raw`, the bytes as in the message.
-    pub fn new(raw: &'a RawLnetHdr) -> Self {
-        Self(raw)
-    }
+/// Returns the payload length in bytes, as the sender claims.
+fn payload_length(hdr: &RawLnetHdr) -> u32 {
+    u32_at(hdr, 28)
+}
 
-    fn u32(&self, off: usize) -> u32 {
-        // Every offset used below lies inside the 72 bytes.
-        array_at(self.0, off).map_or(0, |b| u32::from_le_bytes(*b))
-    }
+/// Returns how many bytes the sender of a GET has room for.
+fn sink_length(hdr: &RawLnetHdr) -> u32 {
+    u32_at(hdr, 64)
+}
 
-    fn u64(&self, off: usize) -> u64 {
-        array_at(self.0, off).map_or(0, |b| u64::from_le_bytes(*b))
-    }
-
-    /// Returns the final destination.
-    pub fn dest_nid(&self) -> Nid {
-        Nid::from_raw(self.u64(0))
-    }
-
-    /// Returns the first source; not the peer when a router is between.
-    pub fn src_nid(&self) -> Nid {
-        Nid::from_raw(self.u64(8))
-    }
-
-    /// Returns the kind, or the number that LNet does not know.
-    pub fn kind(&self) -> Result<LnetKind, u32> {
-        let v = self.u32(24);
-        LnetKind::from_wire(v).ok_or(v)
-    }
-
-    /// Returns the payload length in bytes, as the sender claims.
-    pub fn payload_length(&self) -> u32 {
-        self.u32(28)
-    }
-
-    /// Returns how many bytes the sender of a GET has room for; `None` for other kinds.
-    pub fn sink_length(&self) -> Option<u32> {
-        match self.kind() {
-            Ok(LnetKind::Get) => Some(self.u32(64)),
-            _ => None,
-        }
-    }
+/// Returns the number at `off`, which lies inside the 72 bytes.
+fn u32_at(hdr: &RawLnetHdr, off: usize) -> u32 {
+    array_at(hdr, off).map_or(0, |b| u32::from_le_bytes(*b))
 }
 
 /// Reason why a header does not fit its message. The connection must be closed: a correct peer never sends this.
@@ -132,9 +102,8 @@ pub fn check_immediate<'a>(
     hdr: &RawLnetHdr,
     payload: &'a [u8],
 ) -> Result<(LnetKind, &'a [u8]), HdrError> {
-    let hdr = LnetHdr::new(hdr);
-    let kind = hdr.kind().map_err(HdrError::UnknownKind)?;
-    let claimed = hdr.payload_length();
+    let kind = kind_of(hdr)?;
+    let claimed = payload_length(hdr);
     match kind {
         LnetKind::Hello => return Err(HdrError::WrongKind(kind)),
         LnetKind::Ack | LnetKind::Get if claimed != 0 => return Err(HdrError::PayloadNotAllowed),
@@ -152,9 +121,8 @@ pub fn check_immediate<'a>(
 /// Only PUT and REPLY: with a GET, LNet would prepare a source, and we would
 /// let the peer write into it (H15).
 pub fn check_put(hdr: &RawLnetHdr) -> Result<(LnetKind, u32), HdrError> {
-    let hdr = LnetHdr::new(hdr);
-    match hdr.kind().map_err(HdrError::UnknownKind)? {
-        kind @ (LnetKind::Put | LnetKind::Reply) => match hdr.payload_length() {
+    match kind_of(hdr)? {
+        kind @ (LnetKind::Put | LnetKind::Reply) => match payload_length(hdr) {
             n if n > LNET_MTU => Err(HdrError::PayloadTooLong(n)),
             n => Ok((kind, n)),
         },
@@ -168,18 +136,14 @@ pub fn check_put(hdr: &RawLnetHdr) -> Result<(LnetKind, u32), HdrError> {
 /// Only GET: with a PUT or REPLY, LNet would prepare a sink, and we would send
 /// its old contents to the peer (H16).
 pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<u32, HdrError> {
-    let hdr = LnetHdr::new(hdr);
-    let kind = hdr.kind().map_err(HdrError::UnknownKind)?;
-    let Some(wanted) = hdr.sink_length() else {
-        return Err(HdrError::WrongKind(kind));
-    };
-    if hdr.payload_length() != 0 {
-        return Err(HdrError::PayloadNotAllowed);
+    match kind_of(hdr)? {
+        LnetKind::Get if payload_length(hdr) != 0 => Err(HdrError::PayloadNotAllowed),
+        LnetKind::Get => match sink_length(hdr) {
+            wanted if wanted > rd.total() => Err(HdrError::SinkTooShort(wanted)),
+            wanted => Ok(wanted),
+        },
+        kind => Err(HdrError::WrongKind(kind)),
     }
-    if wanted > rd.total() {
-        return Err(HdrError::SinkTooShort(wanted));
-    }
-    Ok(wanted)
 }
 
 /// Transfer method of an LNet message.
@@ -217,7 +181,17 @@ pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<M
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_lnet_hdr))]
 mod tests {
-    use super::super::wire::Order;
+    use super::super::wire::{
+        decode,
+        encode,
+        Body,
+        BodyOut,
+        Cookie,
+        DescriptorOut,
+        Envelope,
+        Fragment,
+        Version, //
+    };
     use super::*;
 
     /// Returns a header with the given type, payload length and GET sink length.
@@ -233,15 +207,28 @@ mod tests {
 
     /// Calls `f` with a descriptor of one fragment of `nob` bytes.
     fn with_rd<T>(nob: u32, f: impl FnOnce(&Descriptor<'_>) -> T) -> Option<T> {
-        let mut raw = [0; 20];
-        for (off, v) in [(0, 7u32), (4, 1), (8, nob)] {
-            for (to, from) in raw.iter_mut().skip(off).zip(v.to_ne_bytes()) {
-                *to = from;
-            }
+        let env = Envelope {
+            version: Version::V2,
+            credits: 0,
+            src: Nid::new(0, 2),
+            src_stamp: 1,
+            dst: Nid::new(0, 1),
+            dst_stamp: 1,
+        };
+        let request = BodyOut::GetReq {
+            hdr: &[0; 72],
+            cookie: Cookie(1),
+            rd: DescriptorOut {
+                key: 7,
+                frags: &[Fragment { nob, addr: 0 }],
+            },
+        };
+        let mut buf = [0; 160];
+        encode(&mut buf, &env, &request).ok()?;
+        match decode(&buf).ok()?.body {
+            Body::GetReq { rd, .. } => Some(f(&rd)),
+            _ => None,
         }
-        Descriptor::decode(&raw, Order::Native, 0)
-            .ok()
-            .map(|rd| f(&rd))
     }
 
     #[test]
@@ -313,11 +300,8 @@ mod tests {
         for (to, from) in raw.iter_mut().zip([1, 0, 0, 10, 0, 0, 5, 0]) {
             *to = from;
         }
-        let view = LnetHdr::new(&raw);
-        assert_eq!(view.payload_length(), 0x0102_0304);
-        assert_eq!(view.dest_nid(), Nid::new(0, 0x0a00_0001));
-        assert_eq!(view.src_nid(), Nid::from_raw(0));
-        assert_eq!(view.sink_length(), None);
+        assert_eq!(payload_length(&raw), 0x0102_0304);
+        assert_eq!(dest_nid(&raw), Nid::new(0, 0x0a00_0001));
     }
 
     #[test]

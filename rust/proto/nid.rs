@@ -59,12 +59,6 @@ impl Nid {
         u16::from_be_bytes([a, b])
     }
 
-    /// Returns the LND type byte.
-    pub const fn lnd_type(self) -> u8 {
-        let [_, t, ..] = self.0.to_be_bytes();
-        t
-    }
-
     /// Returns whether this is the wildcard.
     pub const fn is_any(self) -> bool {
         self.0 == u64::MAX
@@ -123,7 +117,6 @@ mod tests {
         assert_eq!(nid.addr(), 0x0a00_0001);
         assert_eq!(nid.net(), 0x0005_0001);
         assert_eq!(nid.net_number(), 1);
-        assert_eq!(nid.lnd_type(), LND_O2IB);
         assert!(nid.is_o2ib());
     }
 

@@ -420,10 +420,11 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// Reads the descriptor at the start of `body`, the bytes up to the end of the message. `checked` is the total that
-    /// an earlier call returned for the same bytes, whose fragments are not checked again; 0 if there was none.
+    /// Reads the descriptor at `off` in `msg`, a whole message. Checks its fragments, if the facts have no total.
     #[inline(always)]
-    pub(super) fn decode(body: &'a [u8], order: Order, checked: u32) -> Result<Self, WireError> {
+    fn decode(msg: &'a [u8], off: usize, facts: ParsedHdr) -> Result<Self, WireError> {
+        let order = facts.order;
+        let body = msg.get(off..).ok_or(WireError::ShortBody)?;
         let key = order.u32_at(body, 0).ok_or(WireError::ShortBody)?;
         let count = order.u32_at(body, 4).ok_or(WireError::ShortBody)?;
         let nfrags = match u16::try_from(count) {
@@ -435,7 +436,7 @@ impl<'a> Descriptor<'a> {
             .get(DESCRIPTOR_HEAD..)
             .and_then(|rest| rest.get(..bytes))
             .ok_or(WireError::ShortDescriptor)?;
-        let total = match checked {
+        let total = match facts.rd_total {
             0 => total_of(Fragments { rest: frags, order })?,
             total => total,
         };
@@ -705,10 +706,6 @@ pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
             status: i32::from_ne_bytes(order.u32_at(msg, 56).ok_or(short)?.to_ne_bytes()),
         })
     };
-    let descriptor = |off: usize| {
-        let rest = msg.get(off..).ok_or(short)?;
-        Descriptor::decode(rest, order, facts.rd_total)
-    };
     Ok(match facts.kind {
         MsgType::ConnReq => Body::ConnReq(params()?),
         MsgType::ConnAck => Body::ConnAck(params()?),
@@ -725,13 +722,13 @@ pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
         MsgType::PutAck => Body::PutAck {
             src: cookie(48)?,
             dst: cookie(56)?,
-            rd: descriptor(64)?,
+            rd: Descriptor::decode(msg, 64, facts)?,
         },
         MsgType::PutDone => Body::PutDone(done()?),
         MsgType::GetReq => Body::GetReq {
             hdr: hdr()?,
             cookie: cookie(120)?,
-            rd: descriptor(128)?,
+            rd: Descriptor::decode(msg, 128, facts)?,
         },
         MsgType::GetDone => Body::GetDone(done()?),
     })
@@ -795,12 +792,12 @@ impl BodyOut<'_> {
     /// Returns the length of the whole message in bytes.
     #[inline(always)]
     fn nob(&self) -> Result<usize, WireError> {
-        let with_frags = |head: usize, rd: &DescriptorOut<'_>| match u16::try_from(rd.frags.len()) {
-            Ok(n @ 1..=FRAGS_MAX) => {
-                Ok(head.saturating_add(FRAGMENT_LEN.saturating_mul(usize::from(n))))
+        let with_frags = |head: usize, rd: &DescriptorOut<'_>| match rd.frags.len() {
+            n if (1..=usize::from(FRAGS_MAX)).contains(&n) => {
+                Ok(head.saturating_add(n.saturating_mul(FRAGMENT_LEN)))
             }
-            _ => Err(WireError::FragmentCount(
-                u32::try_from(rd.frags.len()).unwrap_or(u32::MAX),
+            n => Err(WireError::FragmentCount(
+                u32::try_from(n).unwrap_or(u32::MAX),
             )),
         };
         match self {

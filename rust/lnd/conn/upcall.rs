@@ -48,10 +48,7 @@ use crate::{
             Cause,
             Health, //
         },
-        lnet_hdr::{
-            self,
-            LnetHdr, //
-        },
+        lnet_hdr,
         nid::Nid,
         wire::{
             reparse,
@@ -225,7 +222,7 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
 fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
     let mut rx = rx;
     drop(rx.returned());
-    log::refused_by_lnet(conn.nid(), LnetHdr::new(rx.header()).dest_nid(), e);
+    log::refused_by_lnet(conn.nid(), lnet_hdr::dest_nid(rx.header()), e);
     conn.ni.close_stats.not_for_lnet();
     discard(conn, rx);
 }
