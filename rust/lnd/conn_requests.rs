@@ -3,7 +3,7 @@
 //! Passive side: checks connection requests.
 //!
 //! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait. Therefore it only
-//! checks the request ([`crate::proto::conn_req_check`]) and creates a small object. The connection's control worker
+//! checks the request ([`crate::proto::handshake`]) and creates a small object. The connection's control worker
 //! creates queue pair and buffers, and accepts the request, or rejects it if that fails.
 
 use kernel::{
@@ -34,7 +34,6 @@ use crate::{
         StartError, //
     },
     policy::{
-        reconnect::PeerParams,
         request_rate::{
             timer_units,
             RateLimit,
@@ -47,19 +46,18 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_req_check::{
+        constants::PeerParams,
+        handshake::{
             check_ni,
             device_ready,
             parse_connreq,
             CmSource,
             ConnReq,
             NiView,
-            PeerVerdict,
-            Policy,
-            Refusal,
-            RejectCause as Why, //
+            PeerVerdict, //
         },
-        nid::Nid, //
+        nid::Nid,
+        reject::RejectCause as Why, //
     },
     rdma::{
         atomic::{
@@ -178,12 +176,9 @@ impl<H> Accept<H> {
         req: &ConnRequest<'_>,
         from: &CmSource,
         findings: &mut Findings,
-    ) -> Result<Arc<Conn>, Option<Refusal>> {
-        let policy = Policy {
-            require_privileged_port: params::require_privileged_port(),
-            check_source_addr: true,
-        };
-        let asked = parse_connreq(req.private_data(), from, &policy)?;
+    ) -> Result<Arc<Conn>, Option<Why>> {
+        let privileged = params::require_privileged_port();
+        let asked = parse_connreq(req.private_data(), from, privileged)?;
         findings.src = Some(asked.src);
         let any = self.users.lock().first().cloned();
         let serves = |ni: &Arc<Ni>| self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni));
@@ -201,14 +196,14 @@ impl<H> Accept<H> {
             });
         }
         let ready = device_ready(self.users.lock().iter().map(|ni| ni.lnet.is_active()));
-        let wanted = check_ni(&asked, findings.ni.as_ref(), ready, from, &policy)?;
+        let known = check_ni(&asked, findings.ni.as_ref(), ready, from)?;
         let Some(peers) = found.as_ref().map(|found| &found.lnd.peers) else {
-            return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
+            return Err(Why::NoSuchNi(asked.dst).into());
         };
         if peers.ni.way(|way| !way.has_interface()) {
             // When the link is up again, this node connects.
             if req.is_over_tcp() {
-                return Err(Refusal::new(Why::Race).into());
+                return Err(Why::Race.into());
             }
             // An answer might find no route any more.
             let now_ms = peers.ni.now_ms();
@@ -216,16 +211,11 @@ impl<H> Accept<H> {
             return Err(None);
         }
         if !peers.ni.lnet.allows(asked.src.raw()) {
-            return Err(Refusal::new(Why::Denied).into());
+            return Err(Why::Denied.into());
         }
         if peers.ni.retained_rx.are_too_many(asked.src) {
-            return Err(Refusal::new(Why::TooMany).into());
+            return Err(Why::TooMany.into());
         }
-        let known = PeerParams {
-            stamp: asked.src_stamp,
-            depth: wanted.depth,
-            frags: wanted.frags,
-        };
         let units = timer_units(req.packet_life_time());
         let ration = || match req.is_over_tcp() {
             // The CM keeps no timer for a closed connection.
@@ -243,8 +233,8 @@ fn admit(
     asked: &ConnReq,
     known: PeerParams,
     ration: impl Fn() -> Result<(), Why>,
-) -> Result<Arc<Conn>, Refusal> {
-    let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
+) -> Result<Arc<Conn>, Why> {
+    let no_resources = |e: Error| Why::NoResources(e.to_errno());
     let mut is_counted = false;
     let mut ration = || {
         // Once, however often the look-up of the peer is repeated.
@@ -256,7 +246,7 @@ fn admit(
     };
     // An unknown peer takes no memory before this check.
     if peers.table.get(asked.src.addr()).is_none() {
-        ration().map_err(Refusal::new)?;
+        ration()?;
     }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
@@ -274,7 +264,7 @@ fn admit(
                     no_resources(e)
                 });
             }
-            Some(PeerVerdict::Race(refusal) | PeerVerdict::Refuse(refusal)) => {
+            Some(PeerVerdict::Refuse(refusal)) => {
                 peer.forget_if_unused();
                 return Err(refusal);
             }
@@ -319,7 +309,7 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
                         log::cannot(conn.nid(), "take a connection request", e);
                         conn.fail(Cause::NoResources);
                         if req.is_over_tcp() {
-                            let refusal = Refusal::new(Why::NoResources(e.to_errno()));
+                            let refusal = Why::NoResources(e.to_errno());
                             let _ = req.reject(&refusal.reject(findings.ni.as_ref()).encode());
                         }
                     }
@@ -329,14 +319,14 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
             Err(Some(refusal)) => {
                 let Findings { src, ni, stats } = findings;
                 let stats = stats.as_ref().unwrap_or(&self.strangers);
-                stats.refused(src, &refusal.cause);
-                conn_trace::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
-                if refusal.cause != Why::Race {
-                    log::refused(src, &refusal.cause);
+                stats.refused(src, &refusal);
+                conn_trace::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal);
+                if refusal != Why::Race {
+                    log::refused(src, &refusal);
                 }
                 // Beyond a rate limit a request is dropped. The requester takes that for a lost packet and repeats
                 // the request after seconds. Over TCP the provider would answer.
-                let is_told = !matches!(refusal.cause, Why::TooOften | Why::TooOftenInAll);
+                let is_told = !matches!(refusal, Why::TooOften | Why::TooOftenInAll);
                 let may_answer = || {
                     let mut refusals = self.refusals.lock();
                     let counted = refusals.take(from.payer(), now_ms(), 1, refusal.invites());

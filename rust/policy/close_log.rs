@@ -21,9 +21,8 @@ use crate::proto::{
     nid::Nid,
     reject::{
         Refused,
-        RejectWhy, //
-    },
-    reject_cause::NAMES as REFUSALS, //
+        CAUSE_NAMES as REFUSALS, //
+    }, //
 };
 
 /// Kind of an end.
@@ -120,18 +119,7 @@ pub const fn rejected_name(why: &Refused) -> &'static str {
         Refused::Unsaid => "NoReason",
         Refused::OldVersion => "OldVersion",
         Refused::NoAgreement(_) => "NoAgreement",
-        Refused::Reason(why) => match why {
-            RejectWhy::ConnRace => "ConnRace",
-            RejectWhy::NoResources => "NoResources",
-            RejectWhy::Fatal => "Fatal",
-            RejectWhy::ConnUncompat => "ConnUncompat",
-            RejectWhy::ConnStale => "ConnStale",
-            RejectWhy::RdmaFrags => "RdmaFrags",
-            RejectWhy::MsgQueueSize => "MsgQueueSize",
-            RejectWhy::InvalidSrvId => "InvalidSrvId",
-            RejectWhy::Early => "Early",
-            RejectWhy::Unknown(_) => "Unknown",
-        },
+        Refused::Reason(why) => why.name(),
     }
 }
 
@@ -385,6 +373,7 @@ pub fn recorded(records: &[PeerHistory], addr: u32) -> Option<PeerHistory> {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_close_log))]
 mod tests {
     use super::*;
+    use crate::proto::reject::RejectWhy;
 
     fn closed(at_ms: u64) -> CloseEvent {
         CloseEvent {
@@ -562,7 +551,7 @@ mod tests {
         }
         assert_eq!(Cause::Told(-5).name(), "Told");
         assert_eq!(Cause::DeadlineAnswer.name(), "DeadlineAnswer");
-        assert_eq!(rejected_name(&Refused::Reason(RejectWhy::Early)), "Early");
+        assert_eq!(rejected_name(&Refused::Reason(RejectWhy::EARLY)), "Early");
     }
 
     /// Tests the table of statuses. A local status lowers the health of our NI, over which LNet reaches every other

@@ -11,13 +11,11 @@
 
 use crate::proto::{
     broken,
-    constants::{
-        MaxFrags,
-        QueueDepth,
-        RACES_MAX, //
-    },
+    constants::RACES_MAX,
     reject::RetryWhy, //
 };
+
+pub use crate::proto::constants::PeerParams;
 
 /// Longest pause between two attempts, in milliseconds.
 pub const BACKOFF_MAX_MS: u32 = 10_000;
@@ -31,7 +29,7 @@ const BACKOFF_DOUBLINGS: u32 = 8;
 /// Longest pause after a lost race, in milliseconds. A peer that lost a race rejects our requests until it has counted
 /// [`RACES_MAX`] of them, or until the CM repeats the peer's own request, after 4.3 s. With half of this pause on
 /// average, that takes as long as this node takes to regard an unanswered request as lost
-/// ([`STALE_REQUEST_MS`](crate::proto::conn_req_peer_check::STALE_REQUEST_MS)).
+/// ([`STALE_REQUEST_MS`](crate::proto::handshake::STALE_REQUEST_MS)).
 const RACE_PAUSE_MS: u32 = 50;
 
 /// Shortest pause until a broken connection is replaced while others live, in milliseconds; up to the same time again
@@ -49,20 +47,6 @@ const LIVES_MS: u64 = 1000;
 /// s.
 const STILLBORN_MAX: u32 = 6;
 
-/// Parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
-pub use crate::proto::reject::Ask as PeerParams;
-
-impl Default for PeerParams {
-    /// Returns the parameters for a peer of which nothing is known.
-    fn default() -> Self {
-        Self {
-            stamp: 0,
-            depth: QueueDepth::MAX,
-            frags: MaxFrags::MAX,
-        }
-    }
-}
-
 /// Reject that invites another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryReject {
@@ -75,7 +59,7 @@ pub struct RetryReject {
 /// Attempts and connections of a peer, counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReconnectState {
-    /// Parameters known about the peer.
+    /// Parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
     pub known: PeerParams,
     active: u16,
     /// Active attempts that have failed, and whose queue pairs are not drained yet.
@@ -484,7 +468,7 @@ impl ReconnectState {
 }
 
 /// Returns a count of attempts or connections, less one. No count overflows: `conns_per_peer` bounds the attempts of
-/// this node, and [`check_peer`](crate::proto::conn_req_check::check_peer) the requests that it accepts.
+/// this node, and [`check_peer`](crate::proto::handshake::check_peer) the requests that it accepts.
 fn one_less(count: u16) -> u16 {
     let less = count.checked_sub(1);
     less.unwrap_or_else(|| broken("an attempt or connection ends twice"))

@@ -18,7 +18,7 @@
 use core::ops::DerefMut;
 
 use super::salted_hash;
-use crate::proto::reject_cause::RejectCause;
+use crate::proto::reject::RejectCause;
 
 /// Size of the budget, and how fast it is restored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -36,9 +36,8 @@ pub struct Rates {
 }
 
 /// Rejects that are answered (H9). Large enough for the clients of a server whose NI is down, small enough to leave the
-/// CPU to other tasks. A reject that invites another request
-/// ([`Refusal::invites`](crate::proto::reject_cause::Refusal::invites)) may use the overdraft: after a restart of this
-/// node every peer gets one, and must not wait.
+/// CPU to other tasks. A reject that invites another request ([`RejectCause::invites`]) may use the overdraft: after a
+/// restart of this node every peer gets one, and must not wait.
 pub const REFUSALS: Rates = Rates {
     burst: 1024,
     ms: 1,

@@ -76,7 +76,7 @@ const IS_RETRYABLE: u16 = 1 << 2;
 const IS_OURS: u16 = 1 << 3;
 const IS_WANTED: u16 = 1 << 4;
 const SPARES_MESSAGES: u16 = 1 << 5;
-const SPARES_WHO_WAITS: u16 = 1 << 6;
+const SPARES_WAITING: u16 = 1 << 6;
 const DISCREDITS_RX: u16 = 1 << 7;
 const IS_OURS_TO_CONNECT: u16 = 1 << 8;
 
@@ -127,7 +127,7 @@ causes! {
     Shutdown, EIO, LocalDropped, IS_OURS | IS_WANTED,
         "shutting down";
     /// The administrator closed the connection, `lctl disconnect`, and wants a new one that sends the messages.
-    AdminClose, EIO, LocalDropped, IS_OURS | IS_WANTED | SPARES_MESSAGES | SPARES_WHO_WAITS,
+    AdminClose, EIO, LocalDropped, IS_OURS | IS_WANTED | SPARES_MESSAGES | SPARES_WAITING,
         "closed by lctl disconnect";
     /// The administrator deleted the peer: `lctl del_peer`.
     PeerDeleted, EIO, LocalError, IS_OURS | IS_WANTED,
@@ -145,7 +145,7 @@ causes! {
     PeerClosed, ECONNRESET, RemoteDropped, IS_RETRYABLE,
         "closed by the peer";
     /// The peer has been restarted: its incarnation changed.
-    PeerRestarted, ESTALE, RemoteDropped, BLAMES_PEER | SPARES_WHO_WAITS | DISCREDITS_RX,
+    PeerRestarted, ESTALE, RemoteDropped, BLAMES_PEER | SPARES_WAITING | DISCREDITS_RX,
         "the peer was restarted";
     /// The peer broke the protocol.
     Protocol, EPROTO, RemoteError, BLAMES_PEER | DISCREDITS_RX,
@@ -197,19 +197,19 @@ causes! {
     DeviceGone, EIO, LocalDropped, IS_OURS | SPARES_MESSAGES,
         "the RDMA device is gone";
     /// The link of the NI closed: no carrier, no address, or a port that is not active.
-    LinkDown, ENETDOWN, LocalDropped, IS_OURS | SPARES_MESSAGES | SPARES_WHO_WAITS,
+    LinkDown, ENETDOWN, LocalDropped, IS_OURS | SPARES_MESSAGES | SPARES_WAITING,
         "the link is down here";
     /// A connection that the peer asked for was established first.
-    Overtaken, ECONNABORTED, RemoteDropped, IS_OURS | SPARES_MESSAGES | SPARES_WHO_WAITS,
+    Overtaken, ECONNABORTED, RemoteDropped, IS_OURS | SPARES_MESSAGES | SPARES_WAITING,
         "the peer connected first";
     /// The address of this node's interface or of the peer's moved.
-    AddressChanged, ECONNABORTED, LocalDropped, IS_RETRYABLE | SPARES_WHO_WAITS,
+    AddressChanged, ECONNABORTED, LocalDropped, IS_RETRYABLE | SPARES_WAITING,
         "an address changed";
     /// The interface of this node is on another RDMA device now.
-    Moved, ENETDOWN, LocalDropped, IS_OURS | SPARES_MESSAGES | SPARES_WHO_WAITS | IS_OURS_TO_CONNECT,
+    Moved, ENETDOWN, LocalDropped, IS_OURS | SPARES_MESSAGES | SPARES_WAITING | IS_OURS_TO_CONNECT,
         "the interface moved to another RDMA device";
     /// The path MTU of the connection is larger than the MTU of the port here.
-    PathMtu, ECONNABORTED, LocalDropped, IS_OURS | IS_RETRYABLE | SPARES_WHO_WAITS | IS_OURS_TO_CONNECT,
+    PathMtu, ECONNABORTED, LocalDropped, IS_OURS | IS_RETRYABLE | SPARES_WAITING | IS_OURS_TO_CONNECT,
         "the path MTU is larger than the MTU of the interface here allows: set the same MTU on both nodes";
     /// The peer reported this negative errno in a completion message.
     Told(i32), EIO, RemoteError, 0,
@@ -334,8 +334,8 @@ impl Cause {
 
     /// Returns whether the cause of a failed attempt says nothing about the peer: it conflicted with something else on
     /// this node. Messages that wait for a connection wait for the next one.
-    pub fn spares_who_waits(self) -> bool {
-        self.is_any_of(SPARES_WHO_WAITS)
+    pub fn spares_waiting(self) -> bool {
+        self.is_any_of(SPARES_WAITING)
     }
 }
 
@@ -572,7 +572,7 @@ mod tests {
             Cause::AddressChanged,
             Cause::PathMtu,
         ] {
-            assert!(cause.spares_who_waits());
+            assert!(cause.spares_waiting());
         }
         // The peer rejects this node, is not there, or is excluded.
         for cause in [
@@ -583,7 +583,7 @@ mod tests {
             Cause::PeerDeleted,
             Cause::Shutdown,
         ] {
-            assert!(!cause.spares_who_waits());
+            assert!(!cause.spares_waiting());
         }
     }
 

@@ -110,6 +110,28 @@ impl MaxFrags {
     }
 }
 
+/// Parameters of a connection request, later the agreed ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerParams {
+    /// The peer's incarnation (`dststamp` of a request); 0 = unknown.
+    pub stamp: u64,
+    /// Queue depth.
+    pub depth: QueueDepth,
+    /// Most fragments.
+    pub frags: MaxFrags,
+}
+
+impl Default for PeerParams {
+    /// Returns the parameters for a peer of which nothing is known.
+    fn default() -> Self {
+        Self {
+            stamp: 0,
+            depth: QueueDepth::MAX,
+            frags: MaxFrags::MAX,
+        }
+    }
+}
+
 /// Returns the number of returned credits at which a NOOP carries them back (spec 5.5).
 ///
 /// `hiw` is the threshold set for `pc` peer credits; it is scaled to the depth

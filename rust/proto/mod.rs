@@ -28,17 +28,13 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod cause;
-pub mod conn_ack_check;
-pub mod conn_req_check;
-pub mod conn_req_peer_check;
-pub mod conn_req_types;
 pub mod conn_state;
 pub mod constants;
 pub mod credits;
+pub mod handshake;
 pub mod lnet_hdr;
 pub mod nid;
 pub mod reject;
-pub mod reject_cause;
 mod reject_cause_table;
 pub mod tx_state;
 pub mod tx_table;

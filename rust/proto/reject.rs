@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rejects of connection requests, and the reaction of the active side (spec 4.6).
+//! Rejects of connection requests: the causes on the passive side, the bytes, and the reaction of the active side (spec
+//! 4.6).
 
 use core::fmt;
 
 use super::{
+    cause::{
+        errno::ENOMEM,
+        Cause, //
+    },
     constants::{
         MaxFrags,
+        PeerParams,
         QueueDepth,
         MAGIC,
         MAGIC_UNIFIED,
         REJECT_LEN, //
     },
+    nid::Nid,
+    reject_cause_table::reject_causes,
     wire::{
         array_at,
         conn_params,
@@ -24,83 +32,176 @@ use super::{
     }, //
 };
 
-/// Reason in a reject.
+/// Reason in a reject, by its number on the wire. Any number may arrive.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum RejectWhy {
-    /// 1: both sides sent a request, and the other side's won.
-    ConnRace,
-    /// 2: out of memory, connections or queue pairs.
-    NoResources,
-    /// 3: the request is invalid, or not allowed.
-    Fatal,
-    /// 4: version not supported; no longer sent.
-    ConnUncompat,
-    /// 5: one side knows an earlier incarnation of the other.
-    ConnStale,
-    /// 6: too many fragments asked for.
-    RdmaFrags,
-    /// 7: queue depth too large.
-    MsgQueueSize,
-    /// 8: historical.
-    InvalidSrvId,
-    /// 9: the NI is not ready yet.
-    Early,
-    /// A number not known here.
-    Unknown(u8),
-}
+pub struct RejectWhy(pub u8);
 
 impl RejectWhy {
-    /// Returns the number on the wire.
-    pub const fn wire(self) -> u8 {
+    /// Both sides sent a request, and the other side's won.
+    pub const CONN_RACE: Self = Self(1);
+    /// Out of memory, connections or queue pairs.
+    pub const NO_RESOURCES: Self = Self(2);
+    /// The request is invalid, or not allowed.
+    pub const FATAL: Self = Self(3);
+    /// Version not supported; no longer sent.
+    pub const CONN_UNCOMPAT: Self = Self(4);
+    /// One side knows an earlier incarnation of the other.
+    pub const CONN_STALE: Self = Self(5);
+    /// Too many fragments asked for.
+    pub const RDMA_FRAGS: Self = Self(6);
+    /// Queue depth too large.
+    pub const MSG_QUEUE_SIZE: Self = Self(7);
+    /// Historical.
+    pub const INVALID_SRV_ID: Self = Self(8);
+    /// The NI is not ready yet.
+    pub const EARLY: Self = Self(9);
+
+    /// Returns the name for programs and the text for the log, if the number is known.
+    const fn texts(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::CONN_RACE => ("ConnRace", "the peer's own request wins"),
+            Self::NO_RESOURCES => ("NoResources", "the peer is out of resources"),
+            Self::FATAL => (
+                "Fatal",
+                "the request is invalid or not permitted; see the log of the peer",
+            ),
+            Self::CONN_UNCOMPAT => ("ConnUncompat", "the peer has another protocol version"),
+            Self::CONN_STALE => ("ConnStale", "one side has a stale incarnation of the other"),
+            Self::RDMA_FRAGS => ("RdmaFrags", "too many fragments"),
+            Self::MSG_QUEUE_SIZE => ("MsgQueueSize", "queue depth too large"),
+            Self::INVALID_SRV_ID => ("InvalidSrvId", "no such service"),
+            Self::EARLY => ("Early", "the peer's NI is not ready yet"),
+            _ => return None,
+        })
+    }
+
+    /// Returns the name for programs.
+    pub const fn name(self) -> &'static str {
+        match self.texts() {
+            Some((name, _)) => name,
+            None => "Unknown",
+        }
+    }
+}
+
+impl fmt::Display for RejectWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.texts() {
+            Some((_, text)) => f.write_str(text),
+            None => write!(f, "reason {}", self.0),
+        }
+    }
+}
+
+/// Defines [`RejectCause`] of the table.
+macro_rules! define {
+    ($($(#[$doc:meta])+ $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
+        /// Check that a request failed, for which it is rejected; for the log and the counters.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        pub enum RejectCause {
+            $($(#[$doc])+ $name $(($kind))?,)+
+        }
+
+        /// Names of [`RejectCause`] without spaces, for programs.
+        pub const CAUSE_NAMES: [&str; { [$(stringify!($name)),+].len() }] =
+            [$(stringify!($name)),+];
+
+        impl RejectCause {
+            /// Returns the index in [`CAUSE_NAMES`].
+            pub const fn number(&self) -> usize {
+                enum Number {
+                    $($name,)+
+                }
+
+                match self {
+                    $(Self::$name { .. } => Number::$name as usize,)+
+                }
+            }
+
+            /// Returns its name in [`CAUSE_NAMES`].
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => stringify!($name),)+
+                }
+            }
+
+            /// Returns the reason to send.
+            pub const fn why(&self) -> RejectWhy {
+                match self {
+                    $(Self::$name { .. } => RejectWhy::$why,)+
+                }
+            }
+        }
+
+        impl fmt::Display for RejectCause {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if let Self::NoResources(errno) = self {
+                    if *errno == -ENOMEM {
+                        return write!(f, "no memory for a connection ({errno})");
+                    }
+                }
+                match self {
+                    $(Self::$name $(($value))? => write!(f, $log),)+
+                }
+            }
+        }
+    };
+}
+
+reject_causes!(define);
+
+impl RejectCause {
+    /// Returns the cause to reject a request that was accepted, and whose attempt ended for `cause` before the CM
+    /// accepted it.
+    ///
+    /// If only the link was at fault, the peer should ask again, or this node connects: "no resources" would make
+    /// ko2iblnd fail all messages that wait for the connection.
+    pub const fn of_taken(cause: Cause) -> Self {
+        match cause {
+            Cause::LinkDown
+            | Cause::Moved
+            | Cause::PathMtu
+            | Cause::AddressChanged
+            | Cause::Overtaken
+            | Cause::AdminClose => Self::Race,
+            Cause::PeerRestarted => Self::StalePeer,
+            Cause::Denied => Self::Denied,
+            _ => Self::NoResources(-ENOMEM),
+        }
+    }
+
+    /// Returns the NID that was asked for, if that is wrong.
+    pub const fn asked(&self) -> Option<Nid> {
         match self {
-            RejectWhy::ConnRace => 1,
-            RejectWhy::NoResources => 2,
-            RejectWhy::Fatal => 3,
-            RejectWhy::ConnUncompat => 4,
-            RejectWhy::ConnStale => 5,
-            RejectWhy::RdmaFrags => 6,
-            RejectWhy::MsgQueueSize => 7,
-            RejectWhy::InvalidSrvId => 8,
-            RejectWhy::Early => 9,
-            RejectWhy::Unknown(n) => n,
+            Self::NoSuchNi(asked) => Some(*asked),
+            _ => None,
         }
     }
 
-    /// Returns the reason with that number.
-    pub const fn from_wire(v: u8) -> Self {
-        match v {
-            1 => RejectWhy::ConnRace,
-            2 => RejectWhy::NoResources,
-            3 => RejectWhy::Fatal,
-            4 => RejectWhy::ConnUncompat,
-            5 => RejectWhy::ConnStale,
-            6 => RejectWhy::RdmaFrags,
-            7 => RejectWhy::MsgQueueSize,
-            8 => RejectWhy::InvalidSrvId,
-            9 => RejectWhy::Early,
-            n => RejectWhy::Unknown(n),
-        }
+    /// Returns whether the reject tells the peer how to ask again, or that this node connects. After a restart of this
+    /// node every peer gets one.
+    pub const fn invites(&self) -> bool {
+        matches!(
+            self.why(),
+            RejectWhy::CONN_STALE
+                | RejectWhy::CONN_RACE
+                | RejectWhy::MSG_QUEUE_SIZE
+                | RejectWhy::RDMA_FRAGS
+        )
     }
 }
 
-/// Details, in the longer form of a reject only.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct RejectDetails {
-    /// Incarnation of the rejecting NI; 0 if no NI was found.
-    pub incarnation: u64,
-    /// Parameters that the rejecter would accept; depth and fragments 0 if no NI was found.
-    pub params: ConnParams,
-}
-
-/// Reject, in CM private data.
+/// Reject, in CM private data. Incarnation and parameters are 0 in short rejects and in those of version 0x11.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Reject {
     /// The rejecter's version.
     pub version: Version,
     /// The reason.
     pub why: RejectWhy,
-    /// Absent in short rejects and in those of version 0x11.
-    pub details: Option<RejectDetails>,
+    /// Incarnation of the rejecting NI; 0 if no NI was found.
+    pub incarnation: u64,
+    /// Parameters that the rejecter would accept; depth and fragments 0 if no NI was found.
+    pub params: ConnParams,
 }
 
 impl Reject {
@@ -118,12 +219,11 @@ impl Reject {
     }
 
     fn write(&self, mut w: Writer<'_>) -> Option<()> {
-        let details = self.details.unwrap_or_default();
         w.int(MAGIC.to_ne_bytes())?;
         w.int(self.version.wire().to_ne_bytes())?;
-        w.raw(&[self.why.wire(), 0])?;
-        w.int(details.incarnation.to_ne_bytes())?;
-        w.params(&details.params)
+        w.raw(&[self.why.0, 0])?;
+        w.int(self.incarnation.to_ne_bytes())?;
+        w.params(&self.params)
     }
 
     /// Reads CM private data; bytes after the 24th are padding.
@@ -138,19 +238,16 @@ impl Reject {
         let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
         let [why] = *array_at::<1>(buf, 6).ok_or(WireError::Short)?;
         let version = Version::from_wire(version)?;
-        let details = || {
-            Some(RejectDetails {
-                incarnation: order.u64_at(buf, 8)?,
-                params: conn_params(buf, 16, order)?,
-            })
+        let details = match version {
+            Version::V1 => None,
+            Version::V2 => order.u64_at(buf, 8).zip(conn_params(buf, 16, order)),
         };
+        let (incarnation, params) = details.unwrap_or_default();
         Ok(Reject {
             version,
-            why: RejectWhy::from_wire(why),
-            details: match version {
-                Version::V1 => None,
-                Version::V2 => details(),
-            },
+            why: RejectWhy(why),
+            incarnation,
+            params,
         })
     }
 }
@@ -165,17 +262,6 @@ pub mod cm_reason {
     pub const CONSUMER_DEFINED: i32 = 28;
     /// iWARP: no listener (`ECONNREFUSED`).
     pub const REFUSED: i32 = -111;
-}
-
-/// Parameters of a connection request.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Ask {
-    /// Queue depth.
-    pub depth: QueueDepth,
-    /// Most fragments.
-    pub frags: MaxFrags,
-    /// The peer's incarnation (`dststamp`); 0 = unknown.
-    pub stamp: u64,
 }
 
 /// Reason to ask again.
@@ -217,23 +303,6 @@ pub enum Refused {
     Reason(RejectWhy),
 }
 
-impl fmt::Display for RejectWhy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RejectWhy::ConnRace => "the peer's own request wins",
-            RejectWhy::NoResources => "the peer is out of resources",
-            RejectWhy::Fatal => "the request is invalid or not permitted; see the log of the peer",
-            RejectWhy::ConnUncompat => "the peer has another protocol version",
-            RejectWhy::ConnStale => "one side has a stale incarnation of the other",
-            RejectWhy::RdmaFrags => "too many fragments",
-            RejectWhy::MsgQueueSize => "queue depth too large",
-            RejectWhy::InvalidSrvId => "no such service",
-            RejectWhy::Early => "the peer's NI is not ready yet",
-            RejectWhy::Unknown(n) => return write!(f, "reason {n}"),
-        })
-    }
-}
-
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -252,7 +321,7 @@ impl fmt::Display for Refused {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reaction {
     /// Send another request, as given, once the rejected connection is destroyed, if messages still wait.
-    Retry(RetryWhy, Ask),
+    Retry(RetryWhy, PeerParams),
     /// Give up; queued transmits fail.
     Fail(Refused),
 }
@@ -264,16 +333,16 @@ pub enum Reaction {
 /// value from a reject is adopted only if it is smaller than ours and not zero, and never makes this driver use version
 /// 0x11 (H11). An incarnation is adopted for a stale connection only: at worst the peer's next answer is "stale" again,
 /// and the caller's back-off bounds that.
-/// "stale" again, and the caller's back-off bounds that.
-pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reaction {
+pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &PeerParams) -> Reaction {
+    let retry = |why| Reaction::Retry(why, *asked);
     match reason {
-        cm_reason::STALE_CONN => return Reaction::Retry(RetryWhy::Stale, *asked),
+        cm_reason::STALE_CONN => return retry(RetryWhy::Stale),
         cm_reason::INVALID_SERVICE_ID => return Reaction::Fail(Refused::NoListener),
         // A listener that drops the id before it answers, or cannot accept it, for example because its link has just
         // come back, rejects in this way. That is not a decision of the driver there, nor of another host. In the short
         // form of the CM it is all zeros.
         cm_reason::CONSUMER_DEFINED if private_data.iter().all(|byte| *byte == 0) => {
-            return Reaction::Retry(RetryWhy::Unsaid, *asked)
+            return retry(RetryWhy::Unsaid)
         }
         cm_reason::CONSUMER_DEFINED => {}
         ..0 if !private_data.is_empty() => {}
@@ -284,31 +353,29 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reactio
         Ok(r) => r,
         Err(e) => return Reaction::Fail(Refused::Malformed(e)),
     };
-    let offered = reject.details.map(|d| d.params).unwrap_or_default();
     match (reject.version, reject.why) {
-        (_, RejectWhy::ConnRace) => Reaction::Retry(RetryWhy::Race, *asked),
+        (_, RejectWhy::CONN_RACE) => retry(RetryWhy::Race),
         // Unlike ko2iblnd, which gives up. The caller's back-off and the timeout of waiting messages bound it.
-        (_, RejectWhy::Early) => Reaction::Retry(RetryWhy::Early, *asked),
-        (_, RejectWhy::ConnStale) => Reaction::Retry(
+        (_, RejectWhy::EARLY) => retry(RetryWhy::Early),
+        (_, RejectWhy::CONN_STALE) => Reaction::Retry(
             RetryWhy::Stale,
-            Ask {
-                // A reject without details leaves the incarnation unknown.
-                stamp: reject.details.map_or(0, |d| d.incarnation),
+            PeerParams {
+                stamp: reject.incarnation,
                 ..*asked
             },
         ),
-        (Version::V1, RejectWhy::Fatal) | (_, RejectWhy::ConnUncompat) => {
+        (Version::V1, RejectWhy::FATAL) | (_, RejectWhy::CONN_UNCOMPAT) => {
             Reaction::Fail(Refused::OldVersion)
         }
-        (_, why @ RejectWhy::RdmaFrags) => match MaxFrags::new(offered.max_frags) {
+        (_, why @ RejectWhy::RDMA_FRAGS) => match MaxFrags::new(reject.params.max_frags) {
             Some(frags) if frags < asked.frags => {
-                Reaction::Retry(RetryWhy::FewerFrags, Ask { frags, ..*asked })
+                Reaction::Retry(RetryWhy::FewerFrags, PeerParams { frags, ..*asked })
             }
             _ => Reaction::Fail(Refused::NoAgreement(why)),
         },
-        (_, why @ RejectWhy::MsgQueueSize) => match QueueDepth::new(offered.queue_depth) {
+        (_, why @ RejectWhy::MSG_QUEUE_SIZE) => match QueueDepth::new(reject.params.queue_depth) {
             Some(depth) if depth < asked.depth => {
-                Reaction::Retry(RetryWhy::SmallerDepth, Ask { depth, ..*asked })
+                Reaction::Retry(RetryWhy::SmallerDepth, PeerParams { depth, ..*asked })
             }
             _ => Reaction::Fail(Refused::NoAgreement(why)),
         },
@@ -323,8 +390,8 @@ mod tests {
 
     const D: u64 = 0x0006_4a1b_0000_0001;
 
-    fn asked() -> Ask {
-        Ask {
+    fn asked() -> PeerParams {
+        PeerParams {
             depth: QueueDepth::new(32).unwrap_or(QueueDepth::MIN),
             frags: MaxFrags::MAX,
             stamp: 5,
@@ -335,14 +402,12 @@ mod tests {
         Reject {
             version: Version::V2,
             why,
-            details: Some(RejectDetails {
-                incarnation: D,
-                params: ConnParams {
-                    queue_depth: depth,
-                    max_frags: frags,
-                    max_msg_size: 4096,
-                },
-            }),
+            incarnation: D,
+            params: ConnParams {
+                queue_depth: depth,
+                max_frags: frags,
+                max_msg_size: 4096,
+            },
         }
     }
 
@@ -356,40 +421,42 @@ mod tests {
 
     #[test]
     fn both_orders_round_trip() {
-        let r = reject(RejectWhy::ConnStale, 8, 257);
+        let r = reject(RejectWhy::CONN_STALE, 8, 257);
         assert_eq!(Reject::decode(&r.encode_as(Order::Native)), Ok(r));
         assert_eq!(Reject::decode(&r.encode_as(Order::Swapped)), Ok(r));
-        for n in 0..=u8::MAX {
-            assert_eq!(RejectWhy::from_wire(n).wire(), n);
-        }
     }
 
     #[test]
     fn short_and_old_rejects_have_no_details() {
-        let full = reject(RejectWhy::ConnStale, 8, 257).encode();
+        let full = reject(RejectWhy::CONN_STALE, 8, 257).encode();
+        let details = |r: Reject| (r.incarnation, r.params);
+        let none = (0, ConnParams::default());
         for n in 0..REJECT_LEN {
             let got = Reject::decode(full.get(..n).unwrap_or(&[]));
             match n {
                 0..=6 => assert_eq!(got, Err(WireError::Short)),
-                _ => assert_eq!(got.map(|r| r.details), Ok(None)),
+                _ => assert_eq!(got.map(details), Ok(none)),
             }
         }
         let old = Reject {
             version: Version::V1,
-            ..reject(RejectWhy::ConnStale, 8, 257)
+            ..reject(RejectWhy::CONN_STALE, 8, 257)
         };
-        assert_eq!(Reject::decode(&old.encode()).map(|r| r.details), Ok(None));
+        assert_eq!(Reject::decode(&old.encode()).map(details), Ok(none));
     }
 
     #[test]
     fn the_unified_magic_is_understood() {
-        let mut raw = reject(RejectWhy::ConnRace, 8, 257).encode();
+        let mut raw = reject(RejectWhy::CONN_RACE, 8, 257).encode();
         for (to, from) in raw.iter_mut().zip(MAGIC_UNIFIED.to_ne_bytes()) {
             *to = from;
         }
-        assert_eq!(Reject::decode(&raw).map(|r| r.why), Ok(RejectWhy::ConnRace));
+        assert_eq!(
+            Reject::decode(&raw).map(|r| r.why),
+            Ok(RejectWhy::CONN_RACE)
+        );
         assert_eq!(Reject::decode(&[0; 24]), Err(WireError::Magic(0)));
-        let mut future = reject(RejectWhy::ConnRace, 8, 257).encode();
+        let mut future = reject(RejectWhy::CONN_RACE, 8, 257).encode();
         for (to, from) in future.iter_mut().skip(4).zip(0x13u16.to_ne_bytes()) {
             *to = from;
         }
@@ -423,7 +490,7 @@ mod tests {
     #[test]
     fn iwarp_reasons() {
         let a = asked();
-        let race = reject(RejectWhy::ConnRace, 8, 257).encode();
+        let race = reject(RejectWhy::CONN_RACE, 8, 257).encode();
         // By siw, and by irdma and cxgb4.
         for reason in [-104, -111] {
             assert_eq!(
@@ -448,22 +515,22 @@ mod tests {
     #[test]
     fn reasons_1_to_5() {
         assert_eq!(
-            react(reject(RejectWhy::ConnRace, 8, 257)),
+            react(reject(RejectWhy::CONN_RACE, 8, 257)),
             Reaction::Retry(RetryWhy::Race, asked())
         );
-        let no = RejectWhy::NoResources;
+        let no = RejectWhy::NO_RESOURCES;
         assert!(fails(reject(no, 8, 257), Refused::Reason(no)));
-        let fatal = RejectWhy::Fatal;
+        let fatal = RejectWhy::FATAL;
         assert!(fails(reject(fatal, 8, 257), Refused::Reason(fatal)));
         assert!(fails(
-            reject(RejectWhy::ConnUncompat, 8, 257),
+            reject(RejectWhy::CONN_UNCOMPAT, 8, 257),
             Refused::OldVersion
         ));
         assert_eq!(
-            react(reject(RejectWhy::ConnStale, 8, 257)),
+            react(reject(RejectWhy::CONN_STALE, 8, 257)),
             Reaction::Retry(
                 RetryWhy::Stale,
-                Ask {
+                PeerParams {
                     stamp: D,
                     ..asked()
                 }
@@ -473,21 +540,21 @@ mod tests {
 
     #[test]
     fn reasons_6_and_7_adopt_only_smaller_values() {
-        let why = RejectWhy::RdmaFrags;
+        let why = RejectWhy::RDMA_FRAGS;
         let frags = MaxFrags::new(256).unwrap_or(MaxFrags::MIN);
         assert_eq!(
             react(reject(why, 8, 256)),
-            Reaction::Retry(RetryWhy::FewerFrags, Ask { frags, ..asked() })
+            Reaction::Retry(RetryWhy::FewerFrags, PeerParams { frags, ..asked() })
         );
         // H11: equal, larger, zero.
         for n in [257, 258, u16::MAX, 0] {
             assert!(fails(reject(why, 8, n), Refused::NoAgreement(why)));
         }
-        let why = RejectWhy::MsgQueueSize;
+        let why = RejectWhy::MSG_QUEUE_SIZE;
         let depth = QueueDepth::new(8).unwrap_or(QueueDepth::MIN);
         assert_eq!(
             react(reject(why, 8, 257)),
-            Reaction::Retry(RetryWhy::SmallerDepth, Ask { depth, ..asked() })
+            Reaction::Retry(RetryWhy::SmallerDepth, PeerParams { depth, ..asked() })
         );
         for n in [32, 33, 256, u16::MAX, 0] {
             assert!(fails(reject(why, n, 257), Refused::NoAgreement(why)));
@@ -497,7 +564,7 @@ mod tests {
     #[test]
     fn early_is_asked_again() {
         assert_eq!(
-            react(reject(RejectWhy::Early, 0, 0)),
+            react(reject(RejectWhy::EARLY, 0, 0)),
             Reaction::Retry(RetryWhy::Early, asked())
         );
     }
@@ -505,7 +572,7 @@ mod tests {
     #[test]
     fn other_reasons_from_8_on_fail() {
         for n in [8, 10, 200] {
-            let why = RejectWhy::from_wire(n);
+            let why = RejectWhy(n);
             assert!(fails(reject(why, 8, 257), Refused::Reason(why)));
         }
     }
@@ -516,18 +583,73 @@ mod tests {
             version: Version::V1,
             ..reject(why, 8, 256)
         };
-        assert!(fails(old(RejectWhy::Fatal), Refused::OldVersion));
-        let why = RejectWhy::RdmaFrags;
+        assert!(fails(old(RejectWhy::FATAL), Refused::OldVersion));
+        let why = RejectWhy::RDMA_FRAGS;
         assert!(fails(old(why), Refused::NoAgreement(why)));
         assert_eq!(
-            react(old(RejectWhy::ConnStale)),
+            react(old(RejectWhy::CONN_STALE)),
             Reaction::Retry(
                 RetryWhy::Stale,
-                Ask {
+                PeerParams {
                     stamp: 0,
                     ..asked()
                 }
             )
         );
+    }
+
+    #[test]
+    fn later_rows_have_their_reasons() {
+        // Spec 4.4 rows 13 and 16, and row 17.
+        assert_eq!(
+            RejectCause::NoResources(-ENOMEM).why(),
+            RejectWhy::NO_RESOURCES
+        );
+        assert_eq!(RejectCause::AcceptFailed.why(), RejectWhy::FATAL);
+    }
+
+    #[test]
+    fn accepted_request_gets_a_race_reject_if_the_link_is_lost() {
+        for (ended, why) in [
+            (Cause::LinkDown, RejectWhy::CONN_RACE),
+            (Cause::Moved, RejectWhy::CONN_RACE),
+            (Cause::PathMtu, RejectWhy::CONN_RACE),
+            (Cause::AddressChanged, RejectWhy::CONN_RACE),
+            (Cause::Overtaken, RejectWhy::CONN_RACE),
+            (Cause::AdminClose, RejectWhy::CONN_RACE),
+            (Cause::PeerRestarted, RejectWhy::CONN_STALE),
+            (Cause::Denied, RejectWhy::FATAL),
+            (Cause::NoResources, RejectWhy::NO_RESOURCES),
+            (Cause::ConnectTimeout, RejectWhy::NO_RESOURCES),
+            (Cause::Shutdown, RejectWhy::NO_RESOURCES),
+            (Cause::DeviceGone, RejectWhy::NO_RESOURCES),
+        ] {
+            assert_eq!(RejectCause::of_taken(ended).why(), why);
+        }
+    }
+
+    #[test]
+    fn rejects_with_a_remedy_are_always_sent() {
+        for cause in [
+            RejectCause::Race,
+            RejectCause::StalePeer,
+            RejectCause::StaleDestination,
+            RejectCause::Depth(9),
+            RejectCause::Frags(300),
+        ] {
+            assert!(cause.invites());
+        }
+        for cause in [
+            RejectCause::NoSuchNi(Nid::new(0, 9)),
+            RejectCause::NotReady,
+            RejectCause::TooMany,
+            RejectCause::TooOften,
+            RejectCause::TooOftenInAll,
+            RejectCause::NoResources(-ENOMEM),
+            RejectCause::NoDepth,
+            RejectCause::OwnNid,
+        ] {
+            assert!(!cause.invites());
+        }
     }
 }

@@ -9,105 +9,105 @@ macro_rules! reject_causes {
     ($with:ident) => {
         $with! {
             /// The request comes from an unprivileged port.
-            Port(value: u16), Fatal,
+            Port(value: u16), FATAL,
                 "unprivileged source port {value}",
                 "unprivileged source port";
             /// Not a message, or of an unknown version.
-            Wire(value: WireError), Fatal,
+            Wire(value: WireError), FATAL,
                 "{value}",
                 "no o2ib request";
             /// Version 0x11.
-            OldVersion, Fatal,
+            OldVersion, FATAL,
                 "version 0x11",
                 "version 0x11";
             /// A message, but not a CONNREQ.
-            NotAConnReq, Fatal,
+            NotAConnReq, FATAL,
                 "not a CONNREQ",
                 "not a request";
             /// For a NID of another LND (H1, H2).
-            ForeignDestination, Fatal,
+            ForeignDestination, FATAL,
                 "destination NID of another LND",
                 "NID of another kind of network";
             /// From a NID of another LND (H3).
-            ForeignSource, Fatal,
+            ForeignSource, FATAL,
                 "source NID of another LND",
                 "NID of another kind of network";
             /// No NI of that NID, but perhaps soon.
-            NotReady, Early,
+            NotReady, EARLY,
                 "NI not ready yet",
                 "NI not ready yet";
             /// The device has no NI of the requested NID.
-            NoSuchNi(value: Nid), Fatal,
+            NoSuchNi(value: Nid), FATAL,
                 "no NI {value} on this device",
                 "no NI has the requested NID";
             /// From a NID of another network than the NI's (H4).
-            OtherNet, Fatal,
+            OtherNet, FATAL,
                 "source NID of another network",
                 "it is on another network";
             /// From our own NID, but not by this node (H4).
-            OwnNid, Fatal,
+            OwnNid, FATAL,
                 "source NID is our own",
                 "it has our own NID";
             /// The source NID does not match the CM's source address (H4).
-            SourceAddress, Fatal,
+            SourceAddress, FATAL,
                 "source NID is not the source address",
                 "its NID is not its address";
             /// For an earlier incarnation of the NI.
-            StaleDestination, ConnStale,
+            StaleDestination, CONN_STALE,
                 "sent to an earlier incarnation of this NI",
                 "the request is for an earlier incarnation of this node";
             /// The depth is 0 (H5).
-            NoDepth, Fatal,
+            NoDepth, FATAL,
                 "queue depth 0",
                 "no proper o2ib request";
             /// The depth is above our peer credits.
-            Depth(value: u16), MsgQueueSize,
+            Depth(value: u16), MSG_QUEUE_SIZE,
                 "queue depth {value} too large",
                 "another queue depth is agreed on";
             /// No fragments (H7).
-            NoFrags, Fatal,
+            NoFrags, FATAL,
                 "no fragments",
                 "no proper o2ib request";
             /// More fragments than possible.
-            Frags(value: u16), RdmaFrags,
+            Frags(value: u16), RDMA_FRAGS,
                 "{value} fragments are too many",
                 "another number of fragments is agreed on";
             /// Another message size than 4096 (H8).
-            MsgSize(value: u32), Fatal,
+            MsgSize(value: u32), FATAL,
                 "message size {value}",
                 "no proper o2ib request";
             /// The peer has a new incarnation or version.
-            StalePeer, ConnStale,
+            StalePeer, CONN_STALE,
                 "peer has a new incarnation",
                 "the peer was restarted";
             /// Our own request to that peer wins.
-            Race, ConnRace,
+            Race, CONN_RACE,
                 "lost a connection race",
                 "our own request wins";
             /// The peer has as many connections as allowed (H9), or LNet retains too many requests of closed ones
             /// (H41).
-            TooMany, NoResources,
+            TooMany, NO_RESOURCES,
                 "the peer has the maximum of connections, or of requests that LNet retains",
                 "the peer has the maximum of connections, or of requests that LNet retains";
             /// Too many requests from the address were accepted lately (H44). The peer gets no answer: its CM repeats
             /// the request after seconds.
-            TooOften, NoResources,
+            TooOften, NO_RESOURCES,
                 "too many requests from its address; its CM retries",
                 "too many requests from its address";
             /// Too many requests from all addresses together were accepted lately (H44). No answer, either.
-            TooOftenInAll, NoResources,
+            TooOftenInAll, NO_RESOURCES,
                 "too many requests from all peers; its CM retries",
                 "too many requests from all peers";
             /// Objects of a connection could not be created: the errno.
-            NoResources(value: i32), NoResources,
+            NoResources(value: i32), NO_RESOURCES,
                 "cannot create the connection ({value})",
                 "no memory, or no device resources, here";
             /// The CM did not accept.
-            AcceptFailed, Fatal,
+            AcceptFailed, FATAL,
                 "accept failed",
                 "accepting failed";
             /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]).
-            Denied, Fatal,
+            Denied, FATAL,
                 "denied by the parameter access",
                 "denied by the parameter access";
         }

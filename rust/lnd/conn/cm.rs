@@ -34,30 +34,29 @@ use crate::{
             LINGER_MS,
             ROUTE_CHECK_MS, //
         },
-        reconnect::{
-            PeerParams,
-            RetryReject, //
-        }, //
+        reconnect::RetryReject, //
     },
     proto::{
         cause::Cause,
-        conn_req_check::{
-            react_to_reject,
-            validate_conn_ack,
-            Expected,
-            NiView,
-            Reaction,
-            Refusal,
-            Refused, //
-        },
         conn_state::{
             Actions,
             ConnEvent,
             State,
             Worker, //
         },
+        handshake::{
+            validate_conn_ack,
+            Expected,
+            NiView, //
+        },
         nid::Nid,
-        reject::RetryWhy, //
+        reject::{
+            react_to_reject,
+            Reaction,
+            Refused,
+            RejectCause,
+            RetryWhy, //
+        }, //
     },
     rdma::{
         cm::{
@@ -169,11 +168,7 @@ impl Conn {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;
-                inner.known = PeerParams {
-                    stamp: agreed.stamp,
-                    depth: agreed.depth,
-                    frags: agreed.frags,
-                };
+                inner.known = agreed;
                 inner.is_agreed = true;
                 if inner.state.state() == State::Connecting {
                     self.step(inner, ConnEvent::Established);
@@ -345,7 +340,7 @@ impl Conn {
             peer_credits: self.ni.depth(),
             active: true,
         };
-        let refusal = Refusal::of_taken(cause).reject(Some(&ni));
+        let refusal = RejectCause::of_taken(cause).reject(Some(&ni));
         let _ = id.reject(&refusal.encode());
     }
 

@@ -28,7 +28,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_req_peer_check::STALE_REQUEST_MS, //
+        handshake::STALE_REQUEST_MS, //
     },
     rdma::{
         random,

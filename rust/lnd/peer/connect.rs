@@ -53,16 +53,15 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn_req_check::{
+        constants::QueueDepth,
+        handshake::{
             check_peer,
             ConnReq,
             PeerVerdict,
-            PeerView,
-            Refusal,
-            RejectCause, //
+            PeerView, //
         },
-        constants::QueueDepth,
         reject::{
+            RejectCause,
             RetryWhy,
             UNSAID_MAX, //
         }, //
@@ -170,11 +169,11 @@ impl<C: Connection> Peer<C> {
             match verdict {
                 PeerVerdict::Accept | PeerVerdict::Reborn => {
                     if let Err(cause) = ration() {
-                        return Some(PeerVerdict::Refuse(Refusal::new(cause)));
+                        return Some(PeerVerdict::Refuse(cause));
                     }
                     policy.accepting();
                 }
-                PeerVerdict::Race(_) => policy.race_counted(),
+                PeerVerdict::Refuse(RejectCause::Race) => policy.race_counted(),
                 PeerVerdict::Refuse(_) => {}
             }
             Some(verdict)
@@ -270,7 +269,7 @@ impl<C: Connection> Peer<C> {
         let listed = self.ni.is_listed();
         // An attempt that ended because the link went down waits for the link; an attempt that gave way on this node is
         // repeated.
-        let later = cause.spares_who_waits() || self.ni.passage() == SendPolicy::Hold;
+        let later = cause.spares_waiting() || self.ni.passage() == SendPolicy::Hold;
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));

@@ -35,9 +35,9 @@ use crate::{
             NAMES as CAUSES, //
         },
         nid::Nid,
-        reject_cause::{
+        reject::{
             RejectCause as Refusal,
-            NAMES as REFUSALS, //
+            CAUSE_NAMES as REFUSALS, //
         }, //
     }, //
 };

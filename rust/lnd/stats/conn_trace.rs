@@ -44,7 +44,7 @@ use crate::{
             State, //
         },
         nid::Nid,
-        reject_cause::RejectCause as Refusal,
+        reject::RejectCause as Refusal,
         tx_state::Op,
         wire::MsgType, //
     },

@@ -10,11 +10,8 @@ use std::{
 };
 
 use ro2iblnd_proto::{
-    conn_req_check::*,
-    constants::{
-        MaxFrags,
-        QueueDepth, //
-    },
+    constants::*,
+    handshake::*,
     lnet_hdr::{
         check_get,
         check_immediate,
@@ -41,8 +38,8 @@ fn pick<'a>(all: &'a [Entry], name: &str) -> &'a Entry {
     all.iter().find(|e| e.name == name).expect(name)
 }
 
-fn asked() -> Ask {
-    Ask {
+fn asked() -> PeerParams {
+    PeerParams {
         depth: QueueDepth::new(8).unwrap(),
         frags: MaxFrags::MAX,
         stamp: 0,
@@ -81,11 +78,7 @@ fn the_handshake_is_accepted_by_both_sides() {
             port: 1023,
             gid: None,
         };
-        let policy = Policy {
-            require_privileged_port: true,
-            check_source_addr: true,
-        };
-        let parsed = parse_connreq(req.message().unwrap(), &from, &policy).unwrap();
+        let parsed = parse_connreq(req.message().unwrap(), &from, true).unwrap();
         let ack = pick(&all, "REP CONNACK");
         let ack_msg = decode(&ack.bytes).unwrap();
         let ni = NiView {
@@ -94,7 +87,7 @@ fn the_handshake_is_accepted_by_both_sides() {
             peer_credits: asked().depth,
             active: true,
         };
-        let wanted = check_ni(&parsed, Some(&ni), true, &from, &policy).unwrap();
+        let wanted = check_ni(&parsed, Some(&ni), true, &from).unwrap();
         assert_eq!(wanted.depth, asked().depth);
         assert_eq!(wanted.frags, MaxFrags::MAX);
         assert_eq!(check_peer(&parsed, None), PeerVerdict::Accept);

@@ -10,17 +10,15 @@ use proptest::{
     prelude::*, //
 };
 use ro2iblnd_proto::{
-    conn_req_check::*,
-    constants::{
-        MaxFrags,
-        QueueDepth, //
-    },
+    constants::*,
+    handshake::*,
     lnet_hdr::{
         check_get,
         check_immediate,
         check_put, //
     },
     nid::Nid,
+    reject::*,
     wire::*, //
 };
 
@@ -168,7 +166,7 @@ fn swallow(bytes: &[u8]) {
         let got = reencode(&msg).unwrap();
         assert_eq!(got[16..], want[16..got.len()]);
     }
-    let ask = Ask {
+    let ask = PeerParams {
         depth: QueueDepth::MAX,
         frags: MaxFrags::MAX,
         stamp: 1,
@@ -181,18 +179,18 @@ fn swallow(bytes: &[u8]) {
         port: 0,
         gid: None,
     };
-    let policy = Policy {
-        require_privileged_port: false,
-        check_source_addr: false,
-    };
     let ni = NiView {
         nid: Nid::new(0, 1),
         stamp: 1,
         peer_credits: QueueDepth::MAX,
         active: true,
     };
-    if let Ok(req) = parse_connreq(bytes, &from, &policy) {
-        let _ = check_ni(&req, Some(&ni), true, &from, &policy);
+    if let Ok(req) = parse_connreq(bytes, &from, false) {
+        let from = CmSource {
+            addr: Some(req.src.addr()),
+            ..from
+        };
+        let _ = check_ni(&req, Some(&ni), true, &from);
     }
     let expected = Expected {
         me: ni.nid,
@@ -361,11 +359,9 @@ proptest! {
     fn rejects_round_trip(order in order(), why: u8, stamp: u64, d: u16, f: u16, m: u32) {
         let reject = Reject {
             version: Version::V2,
-            why: RejectWhy::from_wire(why),
-            details: Some(RejectDetails {
-                incarnation: stamp,
-                params: ConnParams { queue_depth: d, max_frags: f, max_msg_size: m },
-            }),
+            why: RejectWhy(why),
+            incarnation: stamp,
+            params: ConnParams { queue_depth: d, max_frags: f, max_msg_size: m },
         };
         let mut bytes = reject.encode_as(order).to_vec();
         bytes.resize(148, 0);

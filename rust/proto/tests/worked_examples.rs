@@ -8,14 +8,13 @@
 mod common;
 
 use ro2iblnd_proto::{
-    conn_req_check::{
-        Reject,
-        RejectDetails,
-        RejectWhy, //
-    },
     nid::{
         race_key,
         Nid, //
+    },
+    reject::{
+        Reject,
+        RejectWhy, //
     },
     wire::*, //
 };
@@ -151,15 +150,13 @@ fn conn_stale_reject() {
     ));
     let reject = Reject {
         version: Version::V2,
-        why: RejectWhy::ConnStale,
-        details: Some(RejectDetails {
-            incarnation: D,
-            params: ConnParams {
-                queue_depth: 8,
-                max_frags: 257,
-                max_msg_size: 4096,
-            },
-        }),
+        why: RejectWhy::CONN_STALE,
+        incarnation: D,
+        params: ConnParams {
+            queue_depth: 8,
+            max_frags: 257,
+            max_msg_size: 4096,
+        },
     };
     assert_eq!(reject.encode_as(LITTLE)[..], want);
     assert_eq!(Reject::decode(&want), Ok(reject));

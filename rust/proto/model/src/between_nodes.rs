@@ -11,8 +11,8 @@ use std::{
 
 use ro2iblnd_proto::{
     cause::Cause,
-    conn_req_check::ConnReq,
-    conn_state::ConnEvent, //
+    conn_state::ConnEvent,
+    handshake::ConnReq, //
 };
 
 use crate::{

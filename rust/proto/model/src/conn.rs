@@ -10,11 +10,6 @@ use std::collections::VecDeque;
 
 use ro2iblnd_proto::{
     cause::Cause,
-    conn_req_check::{
-        react_to_reject,
-        Ask,
-        Reaction, //
-    },
     conn_state::{
         Actions,
         ConnEvent,
@@ -30,6 +25,10 @@ use ro2iblnd_proto::{
     policy::reconnect::{
         PeerParams,
         RetryReject, //
+    },
+    reject::{
+        react_to_reject,
+        Reaction, //
     },
     tx_state::Op, //
 };
@@ -356,11 +355,6 @@ impl Conn {
 
     /// Models `CmHandler::cm_event`.
     pub fn cm_event(&mut self) {
-        let asked = Ask {
-            depth: self.known.depth,
-            frags: self.known.frags,
-            stamp: self.known.stamp,
-        };
         match self.cm_events.pop_front() {
             // `Conn::addr_resolved`
             Some(CmEvent::AddrResolved) => {
@@ -382,15 +376,8 @@ impl Conn {
                 self.step(ConnEvent::Fail(Cause::ConnectFailed));
             }
             Some(CmEvent::Rejected(reason, data)) => {
-                if let Reaction::Retry(why, ask) = react_to_reject(reason, &data, &asked) {
-                    self.retry = Some(RetryReject {
-                        why,
-                        known: PeerParams {
-                            stamp: ask.stamp,
-                            depth: ask.depth,
-                            frags: ask.frags,
-                        },
-                    });
+                if let Reaction::Retry(why, known) = react_to_reject(reason, &data, &self.known) {
+                    self.retry = Some(RetryReject { why, known });
                 }
                 self.step(ConnEvent::Fail(Cause::Refused));
             }

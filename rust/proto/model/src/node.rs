@@ -10,17 +10,6 @@ use std::collections::VecDeque;
 
 use ro2iblnd_proto::{
     cause::Cause,
-    conn_req_check::{
-        check_ni,
-        check_peer,
-        cm_reason,
-        CmSource,
-        ConnReq,
-        NiView,
-        PeerVerdict,
-        PeerView,
-        Policy as Demands, //
-    },
     conn_state::{
         Actions,
         ConnEvent,
@@ -31,12 +20,25 @@ use ro2iblnd_proto::{
         QueueDepth,
         MSG_SIZE_WIRE, //
     },
+    handshake::{
+        check_ni,
+        check_peer,
+        CmSource,
+        ConnReq,
+        NiView,
+        PeerVerdict,
+        PeerView, //
+    },
     nid::Nid,
     policy::reconnect::{
         AfterFailure,
         PeerParams,
         ReconnectState as Policy,
         RetryReject, //
+    },
+    reject::{
+        cm_reason,
+        RejectCause, //
     },
     wire::ConnParams, //
 };
@@ -312,22 +314,13 @@ impl Node {
             port: 1000,
             gid: None,
         };
-        let demands = Demands {
-            require_privileged_port: true,
-            check_source_addr: true,
-        };
-        let wanted = match check_ni(req, Some(&view), true, &from, &demands) {
-            Ok(wanted) => wanted,
+        let known = match check_ni(req, Some(&view), true, &from) {
+            Ok(known) => known,
             Err(refusal) => {
                 let bytes = refusal.reject(Some(&view)).encode();
                 back.push_back((hs, Cm::Rej(cm_reason::CONSUMER_DEFINED, bytes)));
                 return Ok(());
             }
-        };
-        let known = PeerParams {
-            stamp: req.src_stamp,
-            depth: wanted.depth,
-            frags: wanted.frags,
         };
         let conns = self.conns.iter().filter(|c| !c.released).count() as u16;
         let peer = self.get_or_add();
@@ -346,12 +339,10 @@ impl Node {
                 self.conns.push(conn);
                 return Ok(());
             }
-            PeerVerdict::Race(refusal) => {
-                peer.policy.race_counted();
-                self.forget_if_unused(w);
-                refusal
-            }
             PeerVerdict::Refuse(refusal) => {
+                if refusal == RejectCause::Race {
+                    peer.policy.race_counted();
+                }
                 self.forget_if_unused(w);
                 refusal
             }

@@ -3,23 +3,24 @@
 //! State of a peer between attempts, where two modules take part in it.
 
 use ro2iblnd_proto::{
-    conn_req_check::{
-        check_peer,
-        ConnReq,
-        PeerVerdict,
-        PeerView, //
-    },
     constants::{
         MaxFrags,
         QueueDepth,
         MSG_SIZE_WIRE,
         RACES_MAX, //
     },
+    handshake::{
+        check_peer,
+        ConnReq,
+        PeerVerdict,
+        PeerView, //
+    },
     nid::Nid,
     policy::reconnect::{
         PeerParams,
         ReconnectState, //
     },
+    reject::RejectCause,
     wire::ConnParams, //
 };
 
@@ -52,7 +53,7 @@ fn races(src: Nid, dst: Nid) -> usize {
             max_conns: 1,
         };
         match check_peer(&req, Some(&view)) {
-            PeerVerdict::Race(_) => peer.race_counted(),
+            PeerVerdict::Refuse(RejectCause::Race) => peer.race_counted(),
             PeerVerdict::Accept => {
                 peer.accepting();
                 assert_eq!(peer.races, 0);
