@@ -88,6 +88,8 @@ impl Conn {
     ///
     /// Returns the transfer with its messages alone, see [`Conn::undo`]. If there is no memory, the request stays in
     /// its place.
+    // There may be no memory for a box.
+    #[expect(clippy::result_large_err)]
     #[inline(always)]
     pub(super) fn submit<'a>(
         self: &Arc<Self>,

@@ -47,8 +47,11 @@ use crate::{
     }, //
 };
 
+/// Step of a worker.
+type Step = (Actions, fn(&Arc<Conn>));
+
 /// Steps of the workers, in the order in which a worker executes them.
-const STEPS: [(Actions, fn(&Arc<Conn>)); 8] = [
+const STEPS: [Step; 8] = [
     (Actions::RESOLVE, Conn::resolve),
     (Actions::SPEAK, Conn::speak),
     (Actions::ESTABLISH, Conn::publish),
