@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of one transmit (tx). [`super::tx_queues`] has the queues that it waits in.
+//! The life of one transmit (tx). [`super::tx_table`] has the queues that it waits in.
 //!
 //! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a) every work request of
 //! it has completed, (b) the answer it asked for has arrived or can no longer arrive, (c) no remote key covers its
