@@ -534,14 +534,18 @@ impl<C: Connection> ConnList<C> {
         let at = self.next.checked_rem(self.all.len())?;
         match self.all.get(at) {
             Some(of) if of.is_usable && !of.conn.is_doubted() => Some(of.conn.clone()),
-            // Shared by the others alike, however many connections are not usable.
-            _ => {
-                let sound = |of: &&Listed<C>| of.is_usable && !of.conn.is_doubted();
-                let at = self.next.checked_rem(self.all.iter().filter(sound).count());
-                let next = at.and_then(|at| self.all.iter().filter(sound).nth(at));
-                next.map_or_else(|| self.best(), |of| Some(of.conn.clone()))
-            }
+            _ => self.pick_other(),
         }
+    }
+
+    /// Returns the next connection to use in place of one that is not usable: the others share its turns alike.
+    #[cold]
+    #[inline(never)]
+    fn pick_other(&self) -> Option<Arc<C>> {
+        let sound = |of: &&Listed<C>| of.is_usable && !of.conn.is_doubted();
+        let at = self.next.checked_rem(self.all.iter().filter(sound).count());
+        let next = at.and_then(|at| self.all.iter().filter(sound).nth(at));
+        next.map_or_else(|| self.best(), |of| Some(of.conn.clone()))
     }
 
     /// Returns the oldest connection that is not doubted, otherwise the newest.
