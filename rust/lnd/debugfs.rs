@@ -272,8 +272,8 @@ fn show_tally(seen: &CloseStats, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -
     for (table, what, names) in TABLES {
         if nid.is_some() || table == Table::Refused {
             write!(f, "causes={} of={what}", NidOr(nid, "none"))?;
-            for (name, n) in names.iter().zip(seen.counters(table)) {
-                write!(f, " {name}={n}")?;
+            for (number, name) in names.iter().enumerate() {
+                write!(f, " {name}={}", seen.counter(table, number))?;
             }
             writeln!(f)?;
         }

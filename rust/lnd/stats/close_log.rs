@@ -215,11 +215,13 @@ impl CloseStats {
         inner.count(Table::Messages, cause.number(), n);
     }
 
-    /// Returns the counters of a table.
-    pub(crate) fn counters(&self, of: Table) -> impl Iterator<Item = u64> {
+    /// Returns a counter of a table. A copy of the table would be large for the stack.
+    pub(crate) fn counter(&self, of: Table, number: usize) -> u64 {
         let tally = &self.inner.lock().tally;
-        let counters = tally.get(of as usize).copied();
-        counters.into_iter().flatten()
+        let count = tally
+            .get(of as usize)
+            .and_then(|counters| counters.get(number));
+        count.copied().unwrap_or(0)
     }
 
     /// Returns the history of the connections and attempts of a peer.
