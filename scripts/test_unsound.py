@@ -20,7 +20,7 @@ MAP = (
     "    let Ok::<Owner, _>(mapped) = msg.map(req, device, Direction::ToDevice) else { return };\n"
 )
 MAP_PAGES = "    let used = crate::rdma::sg::SgMap::map(device, &req.pages(), Direction::ToDevice);\n"
-FINALIZE = "finalize(0, crate::lnet::Health::Ok);\n"
+FINALIZE = "finalize(0, crate::proto::cause::Health::Ok);\n"
 
 BODIES = [
     # The message comes back when the mapping has no users any more.
