@@ -105,9 +105,9 @@ impl SendQueue {
         Ok(mr.into_valid())
     }
 
-    /// Pushes the invalidation of the key of `mr`. Always signalled: when [`QpHandler::sends_done`] reports its
-    /// success, the key is dead, the region does not map the memory any more, and the region is free again. After a
-    /// failure this holds when the regions are destroyed.
+    /// Pushes the invalidation of the key of `mr`. Always signalled: when its completion is reported as a success
+    /// ([`super::wc_dispatch`]), the key is dead, the region does not map the memory any more, and the region is free
+    /// again. After a failure this holds when the regions are destroyed.
     ///
     /// # Errors
     ///
