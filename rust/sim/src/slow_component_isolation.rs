@@ -14,6 +14,7 @@
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
+//! - A node has no memory for the answers of GETs, some of which LNet has no data for: each is answered later.
 
 use simc::{
     cm,
@@ -56,7 +57,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 11] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 12] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -72,6 +73,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 11] = [
     ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
+    ("no memory for answers of GETs", answers),
 ];
 
 fn on(node: usize, name: &'static str, f: impl FnOnce() + 'static) -> Tid {
@@ -469,6 +471,40 @@ fn stops(seed: u64, stopped: usize) -> End {
         for node in 0..nodes {
             down(node, 0..1);
         }
+        world::clean_all();
+    })
+}
+
+/// Takes the memory of a node away while LNet of the node answers GETs, with less data than they ask for, and often with
+/// none. Each GET ends well once there is memory again.
+fn answers(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.timeout = 200;
+    for node in &mut plan.nodes {
+        node.credits = KEPT;
+    }
+    plan.cut_ppm = 1_000_000;
+    run(seed, plan, 2 * KEPT as usize, move || {
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            send(ni(0, 0), world::ip(1, 0), 50 * SEC, "no connection");
+        });
+        w().dry = Some(1);
+        for _ in 0..KEPT {
+            on(0, "user", || {
+                let to = lnet::nid_of(world::ip(1, 0));
+                let _ = lnet::begin(ni(0, 0), lnet::GET, to, 5000, true);
+            });
+        }
+        sched::sleep(10 * SEC);
+        w().dry = None;
+        sched::sleep(60 * SEC);
+        if w().lnet.ops.iter().any(|op| op.result != Some(0)) {
+            violation("a GET failed because there was no memory for its answer");
+        }
+        down(0, 0..1);
+        down(1, 0..1);
         world::clean_all();
     })
 }

@@ -973,7 +973,13 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
                 }
                 let short = wanted != 0 && world.rng.ppm(world.plan.cut_ppm);
                 let len = if short {
-                    world.rng.below(wanted.into()) as u32
+                    let some = world.rng.below(wanted.into()) as u32;
+                    // There is no data at all in some cases.
+                    if some % 8 == 0 {
+                        0
+                    } else {
+                        some
+                    }
                 } else {
                     wanted
                 };
