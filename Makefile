@@ -18,7 +18,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects sim-mutants fuzz kmod kmod-deb,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-demo deb rpm test-packages ro2ibtop sim sim-long sim-defects sim-mutants fuzz kmod kmod-deb,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -92,8 +92,8 @@ test-long:
 	@scripts/test --long
 
 # The demo on a machine that has nothing yet: in new root file systems of Debian 12 and 13.
-test-fresh:
-	@scripts/test-fresh
+test-demo:
+	@scripts/test-demo
 
 # Real LNet needs a module that is built against it, hence the copy. The benchmark measures a module without hooks for
 # tests, as users have it.
@@ -110,7 +110,7 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 # TESTS='-k cksum' runs some of the tests; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_link_flap.py \
-		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py \
+		tests-vm/test_lustre_lnetctl.py tests-vm/test_lustre_gpu.py \
 		tests-vm/test_lustre_tunable_effects.py tests-vm/test_lustre_many_conns.py \
 		tests-vm/test_lustre_failover.py tests-vm/test_lustre_sanity_lnet.py) $(TESTS)
 
@@ -123,7 +123,7 @@ test-lustre-fs: lustre-module
 # A soak test of the file system, under faults from a seed: TESTS='--seconds 600 --seed 7'; --long: an hour.
 soak-lustre-fs: lustre-module
 	@scripts/prepare fs
-	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs -s tests-vm/test_lustre_soak.py $(TESTS)
+	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs -s tests-vm/test_lustre_fs_soak.py $(TESTS)
 
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
@@ -260,7 +260,7 @@ help:
 	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
 	@echo 'test       all tests; last line "N passed, N failed"'
 	@echo 'test-long  all tests, the long ones too'
-	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
+	@echo 'test-demo the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-kcsan traffic, closes, links and unplugging on the kernel that looks for data races'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
@@ -291,4 +291,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/which-kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install test-packages clean help
+.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-demo lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install test-packages clean help

@@ -258,7 +258,7 @@ void lnl_buf_put(struct lnl_buf *buf);
 void lnl_buf_fini(void);
 unsigned int lnl_bufs_live(void);
 
-/* rdma.c */
+/* gpu.c */
 const struct lnet_lite_gpu *lnl_gpu_alloc(unsigned int n, struct page **pages,
 					  struct page **data);
 void lnl_gpu_free(const struct lnet_lite_gpu *gpu, unsigned int n, struct page **pages);

@@ -346,7 +346,7 @@ def stock(options):
         "tests-vm/test_driver_objdump.py",
         "tests-vm/test_stock_kernels.py",
         "tests-vm/test_vlan.py",
-        "tests-vm/test_bridge_and_subnet.py",
+        "tests-vm/test_shared_adapter.py",
         "tests-vm/test_trace.py",
         "tests-vm/test_top.py",
     )

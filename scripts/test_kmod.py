@@ -46,7 +46,7 @@ def tree(tmp_path_factory):
     (tree / "man/ro2ibtop.1").unlink()
     (tree / "doc").mkdir()
     (tree / "doc/README.md").touch()
-    shutil.copy(os.path.join(HERE, "packaging/build.conf"), tree / "ro2iblnd.conf")
+    shutil.copy(os.path.join(HERE, "packaging/ro2iblnd.conf"), tree / "ro2iblnd.conf")
     scripts = tree / "src/scripts"
     scripts.mkdir(parents=True)
     for name in os.listdir(HERE):

@@ -68,8 +68,8 @@ def pytest_configure(config):
 # Files whose tests take longest: they start first when files run in parallel.
 FIRST = (
     "test_stock_kernels", "test_build_oldest_kernels", "test_traffic", "test_lifecycle", "test_faults_cm",
-    "test_device_kinds", "test_waiting_for_hostile_peer", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale",
-    "test_operator", "test_tunable_effects",
+    "test_device_kinds", "test_hostile_pending", "test_link_flap", "test_hostile_messages", "test_hostile_connect", "test_scale",
+    "test_runtime_settings", "test_tunable_effects",
 )  # fmt: skip
 
 

@@ -62,5 +62,5 @@ UNUSABLE = {
 # differs. Files in which a call or a device fails for long are excluded, because they use the same fault injection.
 POLLED = (
     "test_work_requests", "test_flow_credits", "test_flow_depth", "test_flow_isolation", "test_hostile_connect", "test_hostile_messages",
-    "test_waiting_for_hostile_peer", "test_lifecycle", "test_slow_lnet", "test_setting_values", "test_traffic",
+    "test_hostile_pending", "test_lifecycle", "test_slow_lnet", "test_setting_values", "test_traffic",
 )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Lines of the driver in LNet's debug log (`lctl dk`). lnet_lite keeps one in the same format. test_lustre_operator.py
+"""Lines of the driver in LNet's debug log (`lctl dk`). lnet_lite keeps one in the same format. test_lustre_lnetctl.py
 checks LNet's own."""
 
 import re

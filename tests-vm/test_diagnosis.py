@@ -15,7 +15,7 @@ from faults import ROCE, Filter, Load, module_range, nft, silence
 from counters import conns, failing
 from nodes import PATIENCE, until, up
 from test_debugfs import lines
-from test_operator import write
+from test_runtime_settings import write
 from diagnosis import Debugfs, Log, Top, Trouble, keep, pattern, remedy, screen
 from diagnosis import write as write_table
 

@@ -12,7 +12,7 @@ from faults import SLOW, Inject, Load, silence, slow
 from counters import conns
 from nodes import PATIENCE, Node, until, up
 from test_hostile_connect import counted
-from test_operator import write
+from test_runtime_settings import write
 
 
 def cycle(a, b):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Effects of tunables under real LNet, with ko2iblnd or ro2iblnd as the other node: see tunable_effects.py. Run by
-`make test-lustre LUSTRE=...`. test_lustre_operator.py has more about the output of LNet's tools."""
+`make test-lustre LUSTRE=...`. test_lustre_lnetctl.py has more about the output of LNet's tools."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from conftest import BUILT
 from lustre import DEBUGFS, KO, OURS
 from nodes import until
 from test_lustre import WITH_OURS, assert_ping, names, nodes, ping_until, pytestmark, tree  # noqa: F401
-from test_lustre_operator import conns_to, in_force, lctl
+from test_lustre_lnetctl import conns_to, in_force, lctl
 
 PROFILE = os.path.join(BUILT, "tests-vm", "modules", "ib_imitate.ko")
 # The node whose tunables change has ro2iblnd.

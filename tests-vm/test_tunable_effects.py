@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Effects of tunables under lnet_lite: see tunable_effects.py. test_operator.py checks that they are shown
+"""Effects of tunables under lnet_lite: see tunable_effects.py. test_runtime_settings.py checks that they are shown
 and logged."""
 
 import re
@@ -10,7 +10,7 @@ import pytest
 import tunable_effects
 from faults import ping_until
 from nodes import Node, up
-from test_operator import debugfs, older, reconnect, write
+from test_runtime_settings import debugfs, older, reconnect, write
 from tunable_effects import mtus
 
 

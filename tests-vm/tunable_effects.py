@@ -8,7 +8,7 @@ import re
 from faults import ROCE, Heard, silence
 from counters import conn
 from nodes import until
-from test_operator import PARAMS, debugfs, write
+from test_runtime_settings import PARAMS, debugfs, write
 from vm import link_name
 
 # Packets of reliable connections, without messages of the connection manager.

@@ -13,7 +13,7 @@
 
 #include "ro2iblnd_compat.h"
 #include "ro2iblnd_helpers.h"
-#include "ro2iblnd_lower_netdevs.h"
+#include "ro2iblnd_netdev_carrier.h"
 
 #ifndef RO2IB_HAVE_SYSTEM_DFL_WQ
 #define system_dfl_wq system_unbound_wq

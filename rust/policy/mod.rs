@@ -8,7 +8,7 @@
 //! lock that protects the data it passes in. No function can panic on any input.
 //!
 //! "spec N.M" in the comments refers to the numbered sections of Documentation/protocol.md, "H1", "H2"..
-//! to the rows of Documentation/guards.md.
+//! to the rows of Documentation/hostile-peers.md.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

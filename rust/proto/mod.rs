@@ -11,7 +11,7 @@
 //!
 //! "spec N.M" in the comments refers to the numbered sections of
 //! Documentation/protocol.md, "H1", "H2".. to the rows of
-//! Documentation/guards.md.
+//! Documentation/hostile-peers.md.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

@@ -20,7 +20,7 @@
 #include <net/net_namespace.h>
 #include <net/route.h>
 
-#include "ro2iblnd_lower_netdevs.h"
+#include "ro2iblnd_netdev_carrier.h"
 #include "internal.h"
 
 /* NIs whose startup is complete, and that are not being shut down. */

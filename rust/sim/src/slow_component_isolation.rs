@@ -14,7 +14,7 @@
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
-//! - A node has no memory for the answers of GETs, some of which LNet has no data for: each is answered later.
+//! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
 
 use simc::{
     cm,
@@ -475,8 +475,8 @@ fn stops(seed: u64, stopped: usize) -> End {
     })
 }
 
-/// Takes the memory of a node away while LNet of the node answers GETs, with less data than they ask for, and often with
-/// none. Each GET ends well once there is memory again.
+/// Takes the memory of a node away while LNet of the node answers GETs, with less data than they ask for.
+/// Often there is none. Each GET ends well once there is memory again.
 fn answers(seed: u64) -> End {
     let mut plan = Plan::calm(2);
     plan.params.timeout = 200;

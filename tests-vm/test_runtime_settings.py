@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Work of an administrator on a running node, under lnet_lite. test_lustre_operator.py has the tests under real
+"""Work of an administrator on a running node, under lnet_lite. test_lustre_lnetctl.py has the tests under real
 LNet."""
 
 import re

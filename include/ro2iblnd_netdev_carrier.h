@@ -7,8 +7,8 @@
  *
  * All functions need rcu_read_lock().
  */
-#ifndef RO2IBLND_LOWER_NETDEVS_H
-#define RO2IBLND_LOWER_NETDEVS_H
+#ifndef RO2IBLND_NETDEV_CARRIER_H
+#define RO2IBLND_NETDEV_CARRIER_H
 
 #include <linux/netdevice.h>
 
