@@ -12,8 +12,6 @@
 //!
 //! [`RejectCause::reject`] makes private data of a reject of any stage.
 
-use core::fmt;
-
 use super::{
     constants::{
         MaxFrags,
@@ -297,33 +295,19 @@ pub struct Expected {
     pub asked: PeerParams,
 }
 
-/// Reason why a CONNACK is not acceptable. The queue pair is up by then: the connection must be closed at once.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the texts below describe them
-pub enum AckError {
-    Wire(WireError),
-    NotAnAck,
-    Version,
-    /// A depth of 0, or above the request (H10).
-    Depth(u16),
-    /// No fragments, or more than in the request (H10).
-    Frags(u16),
-    MsgSize(u32),
-    /// From another node (H10), or for an earlier incarnation of this one.
-    Stale(Stale),
-}
-
-impl fmt::Display for AckError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AckError::Wire(e) => write!(f, "CONNACK: {e}"),
-            AckError::NotAnAck => f.write_str("not a CONNACK"),
-            AckError::Version => f.write_str("CONNACK of another version"),
-            AckError::Depth(n) => write!(f, "CONNACK with queue depth {n}"),
-            AckError::Frags(n) => write!(f, "CONNACK with {n} fragments"),
-            AckError::MsgSize(n) => write!(f, "CONNACK with message size {n}"),
-            AckError::Stale(s) => write!(f, "CONNACK: {s}"),
-        }
+errors! {
+    /// Reason why a CONNACK is not acceptable. The queue pair is up by then: the connection must be closed at once.
+    AckError {
+        Wire(e: WireError): "CONNACK: {e}",
+        NotAnAck: "not a CONNACK",
+        Version: "CONNACK of another version",
+        /// A depth of 0, or above the request (H10).
+        Depth(n: u16): "CONNACK with queue depth {n}",
+        /// No fragments, or more than in the request (H10).
+        Frags(n: u16): "CONNACK with {n} fragments",
+        MsgSize(n: u32): "CONNACK with message size {n}",
+        /// From another node (H10), or for an earlier incarnation of this one.
+        Stale(why: Stale): "CONNACK: {why}",
     }
 }
 

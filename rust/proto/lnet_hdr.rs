@@ -3,8 +3,6 @@
 //! LNet header inside messages: the fields that the driver needs before LNet gets it (spec 2.5). Little-endian whatever
 //! the sender's order.
 
-use core::fmt;
-
 use super::{
     constants::{
         IMMEDIATE_MAX,
@@ -66,30 +64,16 @@ fn u32_at(hdr: &RawLnetHdr, off: usize) -> u32 {
     array_at(hdr, off).map_or(0, |b| u32::from_le_bytes(*b))
 }
 
-/// Reason why a header does not fit its message. The connection must be closed: a correct peer never sends this.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum HdrError {
-    /// LNet knows no such kind.
-    UnknownKind(u32),
-    /// This kind cannot travel in this message (H15, H16).
-    WrongKind(LnetKind),
-    /// An ACK or GET with a payload.
-    PayloadNotAllowed,
-    /// More payload than the message holds (H24), or than LNet allows.
-    PayloadTooLong(u32),
-    /// A GET for more than its descriptor can take, or than LNet allows.
-    SinkTooShort(u32),
-}
-
-impl fmt::Display for HdrError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HdrError::UnknownKind(n) => write!(f, "unknown LNet type {n}"),
-            HdrError::WrongKind(k) => write!(f, "LNet {k:?} in the wrong message type"),
-            HdrError::PayloadNotAllowed => f.write_str("LNet ACK or GET with a payload"),
-            HdrError::PayloadTooLong(n) => write!(f, "LNet payload of {n} bytes does not fit"),
-            HdrError::SinkTooShort(n) => write!(f, "LNet GET of {n} bytes exceeds its sink"),
-        }
+errors! {
+    /// Reason why a header does not fit its message. The connection must be closed: a correct peer never sends this.
+    HdrError {
+        UnknownKind(kind: u32): "unknown LNet type {kind}",
+        /// This kind cannot travel in this message (H15, H16).
+        WrongKind(kind: LnetKind): "LNet {kind:?} in the wrong message type",
+        PayloadNotAllowed: "LNet ACK or GET with a payload",
+        /// More payload than the message holds (H24), or than LNet allows.
+        PayloadTooLong(nob: u32): "LNet payload of {nob} bytes does not fit",
+        SinkTooShort(nob: u32): "LNet GET of {nob} bytes exceeds its sink",
     }
 }
 

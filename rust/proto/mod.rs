@@ -27,6 +27,31 @@
 // more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+/// Defines an enum of errors. A row has a variant, which may carry a value, and its text for the log.
+macro_rules! errors {
+    (
+        $(#[$attr:meta])+
+        $name:ident {
+            $($(#[$doc:meta])* $variant:ident $(($value:ident: $kind:ty))?: $text:literal,)+
+        }
+    ) => {
+        $(#[$attr])+
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[allow(missing_docs)] // the texts describe the variants
+        pub enum $name {
+            $($(#[$doc])* $variant $(($kind))?,)+
+        }
+
+        impl ::core::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                match self {
+                    $(Self::$variant $(($value))? => write!(f, $text),)+
+                }
+            }
+        }
+    };
+}
+
 pub mod cause;
 pub mod conn_state;
 pub mod constants;

@@ -36,45 +36,39 @@ use super::{
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct RejectWhy(pub u8);
 
-impl RejectWhy {
-    /// Both sides sent a request, and the other side's won.
-    pub const CONN_RACE: Self = Self(1);
-    /// Out of memory, connections or queue pairs.
-    pub const NO_RESOURCES: Self = Self(2);
-    /// The request is invalid, or not allowed.
-    pub const FATAL: Self = Self(3);
-    /// Version not supported; no longer sent.
-    pub const CONN_UNCOMPAT: Self = Self(4);
-    /// One side knows an earlier incarnation of the other.
-    pub const CONN_STALE: Self = Self(5);
-    /// Too many fragments asked for.
-    pub const RDMA_FRAGS: Self = Self(6);
-    /// Queue depth too large.
-    pub const MSG_QUEUE_SIZE: Self = Self(7);
+/// Defines the known reasons. A row has the number, the constant, the name for programs, and the text for the log.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $number:literal, $constant:ident, $name:literal, $text:literal;)+) => {
+        #[allow(missing_docs)] // the texts describe the reasons
+        impl RejectWhy {
+            $($(#[$doc])* pub const $constant: Self = Self($number);)+
+
+            /// Returns the name for programs and the text for the log, if the number is known.
+            const fn texts(self) -> Option<(&'static str, &'static str)> {
+                match self.0 {
+                    $($number => Some(($name, $text)),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    1, CONN_RACE, "ConnRace", "the peer's own request wins";
+    2, NO_RESOURCES, "NoResources", "the peer is out of resources";
+    3, FATAL, "Fatal", "the request is invalid or not permitted; see the log of the peer";
+    /// No longer sent.
+    4, CONN_UNCOMPAT, "ConnUncompat", "the peer has another protocol version";
+    5, CONN_STALE, "ConnStale", "one side has a stale incarnation of the other";
+    6, RDMA_FRAGS, "RdmaFrags", "too many fragments";
+    7, MSG_QUEUE_SIZE, "MsgQueueSize", "queue depth too large";
     /// Historical.
-    pub const INVALID_SRV_ID: Self = Self(8);
-    /// The NI is not ready yet.
-    pub const EARLY: Self = Self(9);
+    8, INVALID_SRV_ID, "InvalidSrvId", "no such service";
+    9, EARLY, "Early", "the peer's NI is not ready yet";
+}
 
-    /// Returns the name for programs and the text for the log, if the number is known.
-    const fn texts(self) -> Option<(&'static str, &'static str)> {
-        Some(match self {
-            Self::CONN_RACE => ("ConnRace", "the peer's own request wins"),
-            Self::NO_RESOURCES => ("NoResources", "the peer is out of resources"),
-            Self::FATAL => (
-                "Fatal",
-                "the request is invalid or not permitted; see the log of the peer",
-            ),
-            Self::CONN_UNCOMPAT => ("ConnUncompat", "the peer has another protocol version"),
-            Self::CONN_STALE => ("ConnStale", "one side has a stale incarnation of the other"),
-            Self::RDMA_FRAGS => ("RdmaFrags", "too many fragments"),
-            Self::MSG_QUEUE_SIZE => ("MsgQueueSize", "queue depth too large"),
-            Self::INVALID_SRV_ID => ("InvalidSrvId", "no such service"),
-            Self::EARLY => ("Early", "the peer's NI is not ready yet"),
-            _ => return None,
-        })
-    }
-
+impl RejectWhy {
     /// Returns the name for programs.
     pub const fn name(self) -> &'static str {
         match self.texts() {
@@ -95,11 +89,12 @@ impl fmt::Display for RejectWhy {
 
 /// Defines [`RejectCause`] of the table.
 macro_rules! define {
-    ($($(#[$doc:meta])+ $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
+    ($($(#[$doc:meta])* $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
         /// Check that a request failed, for which it is rejected; for the log and the counters.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[allow(missing_docs)] // the texts describe the causes
         pub enum RejectCause {
-            $($(#[$doc])+ $name $(($kind))?,)+
+            $($(#[$doc])* $name $(($kind))?,)+
         }
 
         /// Names of [`RejectCause`] without spaces, for programs.
@@ -115,13 +110,6 @@ macro_rules! define {
 
                 match self {
                     $(Self::$name { .. } => Number::$name as usize,)+
-                }
-            }
-
-            /// Returns its name in [`CAUSE_NAMES`].
-            pub const fn name(&self) -> &'static str {
-                match self {
-                    $(Self::$name { .. } => stringify!($name),)+
                 }
             }
 
@@ -151,6 +139,11 @@ macro_rules! define {
 reject_causes!(define);
 
 impl RejectCause {
+    /// Returns its name in [`CAUSE_NAMES`].
+    pub fn name(&self) -> &'static str {
+        CAUSE_NAMES.get(self.number()).copied().unwrap_or("?")
+    }
+
     /// Returns the cause to reject a request that was accepted, and whose attempt ended for `cause` before the CM
     /// accepted it.
     ///
@@ -284,36 +277,23 @@ pub enum RetryWhy {
 /// Times in a row that a request is repeated after rejects without a reason.
 pub const UNSAID_MAX: u32 = 4;
 
-/// Reason not to ask again.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// No listener: the host is up, LNet is not.
-    NoListener,
-    /// The CM rejected for a reason of its own.
-    Cm(i32),
-    /// The private data is not a reject.
-    Malformed(WireError),
-    /// Rejected again and again, without a reason.
-    Unsaid,
-    /// The peer supports version 0x11 only, which this driver does not.
-    OldVersion,
-    /// The peer asks for less, but offers nothing that is less and not zero (H11).
-    NoAgreement(RejectWhy),
-    /// Rejected for good, or at least for now.
-    Reason(RejectWhy),
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refused::NoListener => f.write_str("no listener (is LNet up there?)"),
-            Refused::Cm(n) => write!(f, "connection manager, reason {n}"),
-            Refused::Malformed(e) => write!(f, "malformed reject: {e}"),
-            Refused::Unsaid => f.write_str("the peer gave no reason"),
-            Refused::OldVersion => f.write_str("the peer supports version 0x11 only"),
-            Refused::NoAgreement(why) => write!(f, "{why}, and the peer offers no smaller value"),
-            Refused::Reason(why) => why.fmt(f),
-        }
+errors! {
+    /// Reason not to ask again.
+    Refused {
+        /// The host is up, LNet is not.
+        NoListener: "no listener (is LNet up there?)",
+        /// The CM rejected for a reason of its own.
+        Cm(reason: i32): "connection manager, reason {reason}",
+        /// The private data is not a reject.
+        Malformed(e: WireError): "malformed reject: {e}",
+        /// Rejected again and again, without a reason.
+        Unsaid: "the peer gave no reason",
+        /// This driver does not support that version.
+        OldVersion: "the peer supports version 0x11 only",
+        /// The peer offers nothing that is less than asked for and not zero (H11).
+        NoAgreement(why: RejectWhy): "{why}, and the peer offers no smaller value",
+        /// Rejected for good, or at least for now.
+        Reason(why: RejectWhy): "{why}",
     }
 }
 

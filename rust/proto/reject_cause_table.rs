@@ -8,7 +8,6 @@
 macro_rules! reject_causes {
     ($with:ident) => {
         $with! {
-            /// The request comes from an unprivileged port.
             Port(value: u16), FATAL,
                 "unprivileged source port {value}",
                 "unprivileged source port";
@@ -16,11 +15,9 @@ macro_rules! reject_causes {
             Wire(value: WireError), FATAL,
                 "{value}",
                 "no o2ib request";
-            /// Version 0x11.
             OldVersion, FATAL,
                 "version 0x11",
                 "version 0x11";
-            /// A message, but not a CONNREQ.
             NotAConnReq, FATAL,
                 "not a CONNREQ",
                 "not a request";
@@ -32,11 +29,9 @@ macro_rules! reject_causes {
             ForeignSource, FATAL,
                 "source NID of another LND",
                 "NID of another kind of network";
-            /// No NI of that NID, but perhaps soon.
             NotReady, EARLY,
                 "NI not ready yet",
                 "NI not ready yet";
-            /// The device has no NI of the requested NID.
             NoSuchNi(value: Nid), FATAL,
                 "no NI {value} on this device",
                 "no NI has the requested NID";
@@ -52,7 +47,6 @@ macro_rules! reject_causes {
             SourceAddress, FATAL,
                 "source NID is not the source address",
                 "its NID is not its address";
-            /// For an earlier incarnation of the NI.
             StaleDestination, CONN_STALE,
                 "sent to an earlier incarnation of this NI",
                 "the request is for an earlier incarnation of this node";
@@ -102,7 +96,6 @@ macro_rules! reject_causes {
             NoResources(value: i32), NO_RESOURCES,
                 "cannot create the connection ({value})",
                 "no memory, or no device resources, here";
-            /// The CM did not accept.
             AcceptFailed, FATAL,
                 "accept failed",
                 "accepting failed";

@@ -8,8 +8,6 @@
 //! [`encode`] writes a message once; [`finalize_hdr`] adds the credits that it returns, which may change until it is
 //! posted, and the checksum, which depends on them.
 
-use core::fmt;
-
 use super::{
     constants::{
         CONN_MSG_LEN,
@@ -160,51 +158,26 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reason why bytes are not a message, or why a message cannot be written.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the texts below describe them
-pub enum WireError {
-    Short,
-    Magic(u32),
-    Version(u16),
-    ShortHeader,
-    Length(u32),
-    Checksum,
-    /// The sender calls itself "any".
-    SourceAny,
-    ShortBody,
-    Type(u8),
-    FragmentCount(u32),
-    ShortDescriptor,
-    DescriptorEmpty,
-    DescriptorTooLong,
-    AddressWrap,
-    /// Sending only.
-    NoRoom,
-    /// Sending only.
-    PayloadTooLong,
-}
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WireError::Magic(m) => return write!(f, "bad magic {m:#010x}"),
-            WireError::Version(v) => return write!(f, "unknown version {v:#x}"),
-            WireError::Length(n) => return write!(f, "length {n} exceeds the bytes received"),
-            WireError::Type(t) => return write!(f, "unknown type {t:#04x}"),
-            WireError::FragmentCount(n) => return write!(f, "{n} fragments"),
-            WireError::Short => "too short for a magic",
-            WireError::ShortHeader => "too short for a header",
-            WireError::Checksum => "bad checksum",
-            WireError::SourceAny => "wildcard source NID",
-            WireError::ShortBody => "too short for its type",
-            WireError::ShortDescriptor => "too short for its fragments",
-            WireError::DescriptorEmpty => "descriptor of zero bytes",
-            WireError::DescriptorTooLong => "descriptor above 1 MiB",
-            WireError::AddressWrap => "fragment wraps the address space",
-            WireError::NoRoom => "no room for the message",
-            WireError::PayloadTooLong => "payload too long for an IMMEDIATE",
-        })
+errors! {
+    /// Reason why bytes are not a message, or why a message cannot be written (the last two).
+    WireError {
+        Short: "too short for a magic",
+        Magic(magic: u32): "bad magic {magic:#010x}",
+        Version(version: u16): "unknown version {version:#x}",
+        ShortHeader: "too short for a header",
+        Length(nob: u32): "length {nob} exceeds the bytes received",
+        Checksum: "bad checksum",
+        /// The sender calls itself "any".
+        SourceAny: "wildcard source NID",
+        ShortBody: "too short for its type",
+        Type(kind: u8): "unknown type {kind:#04x}",
+        FragmentCount(n: u32): "{n} fragments",
+        ShortDescriptor: "too short for its fragments",
+        DescriptorEmpty: "descriptor of zero bytes",
+        DescriptorTooLong: "descriptor above 1 MiB",
+        AddressWrap: "fragment wraps the address space",
+        NoRoom: "no room for the message",
+        PayloadTooLong: "payload too long for an IMMEDIATE",
     }
 }
 
@@ -747,26 +720,14 @@ pub struct Identity {
     pub peer_stamp: u64,
 }
 
-/// Mismatch between a message and its connection.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the names say it all
-pub enum Stale {
-    Version,
-    SourceNid,
-    DestinationNid,
-    SourceStamp,
-    DestinationStamp,
-}
-
-impl fmt::Display for Stale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Stale::Version => "version differs from the connection's",
-            Stale::SourceNid => "source NID is not the peer's",
-            Stale::DestinationNid => "destination NID is not ours",
-            Stale::SourceStamp => "peer incarnation differs",
-            Stale::DestinationStamp => "sent to an earlier incarnation of this NI",
-        })
+errors! {
+    /// Mismatch between a message and its connection.
+    Stale {
+        Version: "version differs from the connection's",
+        SourceNid: "source NID is not the peer's",
+        DestinationNid: "destination NID is not ours",
+        SourceStamp: "peer incarnation differs",
+        DestinationStamp: "sent to an earlier incarnation of this NI",
     }
 }
 

@@ -53,7 +53,7 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
 
 /// Defines the texts of the table.
 macro_rules! phrases {
-    ($($(#[$doc:meta])+ $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
+    ($($(#[$doc:meta])* $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
         /// Returns the text of a reject reason.
         pub fn refusal(name: &str) -> &str {
             match name {
