@@ -16,6 +16,7 @@ use core::ops::{
 use crate::proto::{
     cause::{
         Cause,
+        Initiator,
         NAMES as CAUSES, //
     },
     nid::Nid,
@@ -43,69 +44,6 @@ impl EndKind {
             Self::Closed => "closed",
             Self::Failed => "failed",
             Self::Refused => "refused",
-        }
-    }
-}
-
-/// Side that initiated the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Initiator {
-    /// This node: a limit was reached, a resource was missing, or the peer sent something invalid.
-    Us,
-    /// The peer or its device, which reported it.
-    Peer,
-    /// Neither side: the other side no longer answered.
-    Path,
-    /// The device here.
-    Device,
-    /// The administrator of this node, or the shutdown of the NI.
-    Operator,
-    /// Unknown.
-    Unknown,
-}
-
-impl Initiator {
-    /// Returns the side that initiated an end for this cause.
-    pub const fn of(cause: Cause) -> Self {
-        match cause {
-            Cause::Shutdown | Cause::AdminClose | Cause::PeerDeleted | Cause::Denied => {
-                Self::Operator
-            }
-            Cause::PeerClosed
-            | Cause::Refused
-            | Cause::RemoteFault
-            | Cause::Overtaken
-            | Cause::NoListener
-            | Cause::Told(_) => Self::Peer,
-            Cause::Unreachable | Cause::ConnectTimeout | Cause::TransportRetry => Self::Path,
-            Cause::LocalFault
-            | Cause::DeviceGone
-            | Cause::LinkDown
-            | Cause::Moved
-            | Cause::PathMtu => Self::Device,
-            // The peer's address may have moved, or ours.
-            Cause::ConnectFailed | Cause::Flushed | Cause::AddressChanged => Self::Unknown,
-            Cause::PeerRestarted
-            | Cause::Protocol
-            | Cause::NoResources
-            | Cause::Backlog
-            | Cause::DeadlineConnecting
-            | Cause::DeadlineQueued
-            | Cause::DeadlineSending
-            | Cause::DeadlineAnswer
-            | Cause::Local(_) => Self::Us,
-        }
-    }
-
-    /// Returns its name, for programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Us => "local",
-            Self::Peer => "peer",
-            Self::Path => "path",
-            Self::Device => "device",
-            Self::Operator => "operator",
-            Self::Unknown => "unknown",
         }
     }
 }
@@ -569,7 +507,7 @@ mod tests {
                     cause.outcome(posted).health,
                     Health::LocalDropped | Health::LocalAborted | Health::LocalError
                 );
-                let ours = match Initiator::of(cause) {
+                let ours = match cause.initiator() {
                     Initiator::Device | Initiator::Operator | Initiator::Us => true,
                     // It may have been our address that moved.
                     Initiator::Unknown => cause == Cause::AddressChanged,
@@ -582,7 +520,7 @@ mod tests {
         // Such a message can be sent again all the same.
         for cause in [Cause::PeerClosed, Cause::Flushed, Cause::Overtaken] {
             assert_eq!(cause.outcome(false).health, Health::RemoteDropped);
-            assert!(cause.spares_messages());
+            assert!(cause.has(Cause::SPARES_MESSAGES | Cause::IS_RETRYABLE));
         }
     }
 }

@@ -41,7 +41,7 @@ impl Resend {
     /// another transmit's delay.
     pub fn of(op: Op, cause: Cause, posted: bool, overdue: bool) -> Self {
         let whole = matches!(op, Op::Immediate | Op::PutReq);
-        if !whole || overdue || !cause.spares_messages() {
+        if !whole || overdue || !cause.has(Cause::SPARES_MESSAGES | Cause::IS_RETRYABLE) {
             return Self::Nothing;
         }
         match posted {

@@ -90,7 +90,7 @@ impl Conn {
         let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.attempt_failed));
         self.peer.closing(self, failed);
         self.ni.leave(&self.made_with);
-        if cause.is_some_and(Cause::is_silent) {
+        if cause.is_some_and(|cause| cause.has(Cause::IS_SILENT)) {
             // Dead connections are then found now, and not when a message is to be sent on each of them.
             self.peer.for_each_conn(|conn| conn.doubt());
         }

@@ -173,7 +173,7 @@ impl Conn {
     /// A peer that sends before this side's ESTABLISHED event is identified by that event, which comes all the same.
     /// Once LNet has asked the NI to stop, LNet takes no message.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.state.end_cause().accepts_late_rx() || self.ni.is_stopping() {
+        if inner.state.end_cause().has(Cause::DISCREDITS_RX) || self.ni.is_stopping() {
             return;
         }
         if inner.is_agreed {

@@ -179,11 +179,11 @@ impl<C: Connection> Peer<C> {
             self.attempt_over(conn.is_active(), retry, cause);
             return;
         }
-        let moved = moved && !cause.is_wanted() && !self.ni.is_stopping();
+        let moved = moved && !cause.has(Cause::IS_WANTED) && !self.ni.is_stopping();
         let lost = self.ni.passage() != SendPolicy::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
-        let broke = conn.is_active() && cause.is_retryable();
-        let bad = cause.needs_backoff();
+        let broke = conn.is_active() && cause.has(Cause::IS_RETRYABLE);
+        let bad = !cause.has(Cause::IS_OURS);
         let random = random::u32();
         let retries = self.with(|inner| {
             inner.last_cause = Some(cause);
@@ -195,7 +195,8 @@ impl<C: Connection> Peer<C> {
                 inner.policy.broke();
             }
             // Waiting messages reconnect below.
-            let recall = (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
+            let recall = (lost && !cause.has(Cause::IS_WANTED)
+                || moved && inner.pending.is_empty())
                 && !inner.gone
                 && inner.policy.reconnect();
             match pause {

@@ -269,7 +269,7 @@ impl<C: Connection> Peer<C> {
         let listed = self.ni.is_listed();
         // An attempt that ended because the link went down waits for the link; an attempt that gave way on this node is
         // repeated.
-        let later = cause.spares_waiting() || self.ni.passage() == SendPolicy::Hold;
+        let later = cause.has(Cause::SPARES_WAITING) || self.ni.passage() == SendPolicy::Hold;
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));
@@ -278,10 +278,10 @@ impl<C: Connection> Peer<C> {
                 inner.policy.learnt(invited);
             }
             inner.last_cause = Some(cause);
-            let waiting = !inner.pending.is_empty() || cause.is_ours_to_connect();
+            let waiting = !inner.pending.is_empty() || cause.has(Cause::IS_OURS_TO_CONNECT);
             let waiting = waiting && listed && !inner.gone;
             let after = inner.policy.failed(active, again, waiting, random);
-            if cause.is_ours_to_connect() {
+            if cause.has(Cause::IS_OURS_TO_CONNECT) {
                 inner.policy.force_retry();
             }
             if let AfterFailure::RetryIn(ms) = after {

@@ -465,7 +465,7 @@ impl<C: Connection> Peer<C> {
             log::gave_up(self.nid, waiting.len(), cause);
         }
         waiting.fail(&self.ni, cause);
-        if asked && !self.ni.is_stopping() && cause.blames_peer() {
+        if asked && !self.ni.is_stopping() && cause.has(Cause::BLAMES_PEER) {
             let age = self.ni.now_ms().saturating_sub(heard_ms) / 1000;
             self.ni.lnet.notify_down(self.nid.raw(), age);
         }

@@ -24,7 +24,6 @@ use crate::{
         CloseEvent,
         CloseLog,
         EndKind,
-        Initiator,
         PeerHistory,
         Recorded,
         WAYS, //
@@ -181,7 +180,7 @@ impl CloseStats {
             peer: Some(peer),
             what: if up { EndKind::Closed } else { EndKind::Failed },
             active,
-            by: Initiator::of(cause),
+            by: cause.initiator(),
             why: cause.name(),
             detail: detail.unwrap_or("-"),
             ..CloseEvent::EMPTY

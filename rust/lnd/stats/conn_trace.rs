@@ -27,7 +27,6 @@ use crate::{
         Event, //
     },
     policy::{
-        close_log::Initiator,
         latency::{
             name,
             row,
@@ -297,7 +296,7 @@ fn cold(report: impl FnOnce(&trace::Conn), who: &trace::Conn) {
 }
 
 fn closed(who: &trace::Conn, up: bool, cause: Cause, detail: Option<&str>) {
-    let by = Initiator::of(cause).name();
+    let by = cause.initiator().name();
     who.close(up, by, cause.name(), detail.unwrap_or("-"));
 }
 

@@ -154,7 +154,7 @@ fn table_of_causes_matches_the_code() {
             cause,
             Cause::DeadlineConnecting | Cause::Told(_) | Cause::Local(_)
         );
-        let down = cause.blames_peer() && !of_a_message;
+        let down = cause.has(Cause::BLAMES_PEER) && !of_a_message;
         assert_eq!(cells[4] == "yes", down, "{name}: peer down");
     }
     assert!(rows.is_empty(), "no such cause: {:?}", rows.keys());
