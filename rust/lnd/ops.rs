@@ -47,7 +47,6 @@ use crate::{
         LinkEvent,
         Lnd,
         Message,
-        MsgKind,
         NiConfig,
         NiRef,
         PeerInfo,
@@ -58,6 +57,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        lnet_hdr::LnetKind,
         nid::Nid, //
     },
     rdma::{
@@ -201,7 +201,7 @@ impl Lnd for O2ib {
         dk!(
             Net,
             "sending {} of {} bytes to {nid}",
-            req.kind().map_or("?", MsgKind::name),
+            req.kind().map_or("?", LnetKind::name),
             req.payload().nob()
         );
         let mut msg = msg;

@@ -45,7 +45,6 @@ pub(crate) use ni::{
     NiRef, //
 };
 pub(crate) use send_recv_request::{
-    MsgKind,
     RecvRequest,
     Request,
     SendRequest, //

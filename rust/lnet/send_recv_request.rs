@@ -16,44 +16,9 @@ use super::{
 };
 use crate::{
     bindings,
+    proto::lnet_hdr::LnetKind,
     rdma::page_frags::PageVec, //
 };
-
-/// Type of an LNet message (`enum lnet_msg_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MsgKind {
-    /// Acknowledges a PUT; no payload.
-    Ack,
-    /// Carries data to the peer.
-    Put,
-    /// Asks the peer for data; no payload, but a sink.
-    Get,
-    /// Carries data that a GET asked for.
-    Reply,
-}
-
-impl MsgKind {
-    /// Returns the type with LNet's number; `None` for a type that no LND ever sends.
-    fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            0 => Some(Self::Ack),
-            1 => Some(Self::Put),
-            2 => Some(Self::Get),
-            3 => Some(Self::Reply),
-            _ => None,
-        }
-    }
-
-    /// Returns the name of the type, for log lines.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ack => "Ack",
-            Self::Put => "Put",
-            Self::Get => "Get",
-            Self::Reply => "Reply",
-        }
-    }
-}
 
 /// Describes the pages of a message.
 ///
@@ -125,10 +90,10 @@ impl SendRequest {
         self.0.target
     }
 
-    /// Returns the kind of message to send. `None`: a kind that no LND ever sends.
+    /// Returns the kind of message to send. `None`: LNet knows no such kind.
     #[inline]
-    pub(crate) fn kind(&self) -> Option<MsgKind> {
-        MsgKind::from_raw(self.0.type_)
+    pub(crate) fn kind(&self) -> Option<LnetKind> {
+        LnetKind::from_raw(self.0.type_)
     }
 
     /// Returns whether the next hop is a router, or this node is one and forwards a message of another node.
@@ -146,7 +111,7 @@ impl SendRequest {
     #[inline]
     pub(crate) fn payload(&self) -> PageVec {
         let mut raw = self.0.pages;
-        if self.kind() == Some(MsgKind::Get) {
+        if self.kind() == Some(LnetKind::Get) {
             (raw.nob, raw.gpu) = (0, false);
         }
         // SAFETY: As above.

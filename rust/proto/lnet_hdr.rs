@@ -16,19 +16,50 @@ use super::{
     }, //
 };
 
-/// Kind of an LNet message.
+/// Kind of an LNet message (`enum lnet_msg_type`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum LnetKind {
-    /// Acknowledges a PUT.
+    /// Acknowledges a PUT; no payload.
     Ack,
-    /// Brings data.
+    /// Carries data to the peer.
     Put,
-    /// Asks for data.
+    /// Asks the peer for data; no payload, but a sink.
     Get,
-    /// Answers a GET.
+    /// Carries data that a GET asked for.
     Reply,
     /// Never used by this LND.
     Hello,
+}
+
+impl LnetKind {
+    /// Returns the kind with LNet's number; `None` if there is none.
+    #[inline]
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            0 => Self::Ack,
+            1 => Self::Put,
+            2 => Self::Get,
+            3 => Self::Reply,
+            4 => Self::Hello,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether it answers a message of the peer.
+    pub const fn is_answer(self) -> bool {
+        matches!(self, Self::Ack | Self::Reply)
+    }
+
+    /// Returns the name, for log lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ack => "Ack",
+            Self::Put => "Put",
+            Self::Get => "Get",
+            Self::Reply => "Reply",
+            Self::Hello => "Hello",
+        }
+    }
 }
 
 /// Returns the final destination.
@@ -39,24 +70,13 @@ pub fn dest_nid(hdr: &RawLnetHdr) -> Nid {
 
 /// Returns the kind of a message.
 fn kind_of(hdr: &RawLnetHdr) -> Result<LnetKind, HdrError> {
-    Ok(match u32_at(hdr, 24) {
-        0 => LnetKind::Ack,
-        1 => LnetKind::Put,
-        2 => LnetKind::Get,
-        3 => LnetKind::Reply,
-        4 => LnetKind::Hello,
-        unknown => return Err(HdrError::UnknownKind(unknown)),
-    })
+    let raw = u32_at(hdr, 24);
+    LnetKind::from_raw(raw).ok_or(HdrError::UnknownKind(raw))
 }
 
 /// Returns the payload length in bytes, as the sender claims.
 fn payload_length(hdr: &RawLnetHdr) -> u32 {
     u32_at(hdr, 28)
-}
-
-/// Returns how many bytes the sender of a GET has room for.
-fn sink_length(hdr: &RawLnetHdr) -> u32 {
-    u32_at(hdr, 64)
 }
 
 /// Returns the number at `off`, which lies inside the 72 bytes.
@@ -77,11 +97,10 @@ errors! {
     }
 }
 
-/// Checks the header of an IMMEDIATE and returns its kind and exactly the
-/// payload that LNet is to see.
+/// Checks the header of an IMMEDIATE and returns its kind and exactly the payload that LNet is to see.
 ///
-/// `payload` are the bytes after the header up to the end of the *message*,
-/// not of what the HCA received: bytes outside the checksum are not payload.
+/// `payload` are the bytes after the header up to the end of the *message*, not of what the HCA received: bytes outside
+/// the checksum are not payload.
 pub fn check_immediate<'a>(
     hdr: &RawLnetHdr,
     payload: &'a [u8],
@@ -102,8 +121,7 @@ pub fn check_immediate<'a>(
 
 /// Checks the header of a PUT_REQ and returns how many bytes it offers.
 ///
-/// Only PUT and REPLY: with a GET, LNet would prepare a source, and we would
-/// let the peer write into it (H15).
+/// Only PUT and REPLY: with a GET, LNet would prepare a source, and we would let the peer write into it (H15).
 pub fn check_put(hdr: &RawLnetHdr) -> Result<(LnetKind, u32), HdrError> {
     match kind_of(hdr)? {
         kind @ (LnetKind::Put | LnetKind::Reply) => match payload_length(hdr) {
@@ -114,15 +132,14 @@ pub fn check_put(hdr: &RawLnetHdr) -> Result<(LnetKind, u32), HdrError> {
     }
 }
 
-/// Checks the header of a GET_REQ against its descriptor and returns how many
-/// bytes are wanted.
+/// Checks the header of a GET_REQ against its descriptor and returns how many bytes are wanted.
 ///
-/// Only GET: with a PUT or REPLY, LNet would prepare a sink, and we would send
-/// its old contents to the peer (H16).
+/// Only GET: with a PUT or REPLY, LNet would prepare a sink, and we would send its old contents to the peer (H16).
 pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<u32, HdrError> {
     match kind_of(hdr)? {
         LnetKind::Get if payload_length(hdr) != 0 => Err(HdrError::PayloadNotAllowed),
-        LnetKind::Get => match sink_length(hdr) {
+        // The sender has room for this number of bytes.
+        LnetKind::Get => match u32_at(hdr, 64) {
             wanted if wanted > rd.total() => Err(HdrError::SinkTooShort(wanted)),
             wanted => Ok(wanted),
         },
@@ -143,11 +160,9 @@ pub enum Method {
 
 /// Chooses how to send (spec 6.1).
 ///
-/// `via_router`: the next hop is a router, or the message is being forwarded.
-/// `nob`: the payload in bytes; for a GET the length of its memory descriptor,
-/// because the message itself has none (LU-20326). `gpu`: the memory is a
-/// GPU's and cannot be copied by the CPU. `None` for a HELLO, which this LND
-/// never carries.
+/// `via_router`: the next hop is a router, or the message is being forwarded. `nob`: the payload in bytes; for a GET the
+/// length of its memory descriptor, because the message itself has none (LU-20326). `gpu`: the memory is a GPU's and
+/// cannot be copied by the CPU. `None` for a HELLO, which this LND never carries.
 pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<Method> {
     let small = usize::try_from(nob).is_ok_and(|n| n <= IMMEDIATE_MAX);
     // Without data it does not matter whose memory it is.

@@ -34,7 +34,6 @@ use crate::{
     },
     lnet::{
         Message,
-        MsgKind,
         SendRequest, //
     },
     policy::resend::Resend,
@@ -120,10 +119,9 @@ fn send_again(conn: &Arc<Conn>, msg: Message, req: &SendRequest, since: Timestam
 #[cold]
 pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -> bool {
     let health = outcome.health;
-    let is_answer = |kind| matches!(kind, MsgKind::Ack | MsgKind::Reply);
     let req = msg
         .again(health)
-        .filter(|req| req.kind().is_some_and(|kind| again.takes(is_answer(kind))));
+        .filter(|req| req.kind().is_some_and(|kind| again.takes(kind.is_answer())));
     let failed = match req {
         // Counted first: the message may be finished before the call returns.
         Some(req) => {

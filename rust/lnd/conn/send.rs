@@ -30,7 +30,6 @@ use crate::{
     lnd::peer::NotSent,
     lnet::{
         Message,
-        MsgKind,
         Request,
         SendRequest, //
     },
@@ -42,7 +41,6 @@ use crate::{
         constants::LNET_MTU,
         lnet_hdr::{
             self,
-            LnetKind,
             Method, //
         },
         tx_state::Op,
@@ -66,7 +64,7 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let nob = u32::try_from(pages.nob()).unwrap_or(u32::MAX);
     let method = req
         .kind()
-        .and_then(|kind| lnet_hdr::choose(lnet_kind(kind), req.is_routed(), nob, pages.is_gpu()));
+        .and_then(|kind| lnet_hdr::choose(kind, req.is_routed(), nob, pages.is_gpu()));
     match method {
         Some(Method::Immediate) => send_immediate(conn, msg, req),
         Some(Method::PutReq) => send_put(conn, msg, req, nob),
@@ -223,14 +221,4 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     };
     conn.submit((Op::GetReq, 1), what, (Some(buf), None), &mut None, body)
         .or_else(|(transfer, why)| not_submitted(conn, transfer, req, why))
-}
-
-/// Returns the protocol's type for LNet's.
-fn lnet_kind(kind: MsgKind) -> LnetKind {
-    match kind {
-        MsgKind::Ack => LnetKind::Ack,
-        MsgKind::Put => LnetKind::Put,
-        MsgKind::Get => LnetKind::Get,
-        MsgKind::Reply => LnetKind::Reply,
-    }
 }
