@@ -124,7 +124,7 @@ unsafe extern "C" fn ro2ib_rs_tuning(
     let found = text.and_then(|text| tuning(text, Nid::from_raw(ni)).ok());
     let found = found.unwrap_or_default();
     macro_rules! to_c {
-        ($($(#[$doc:meta])* $key:ident: $parse:expr,)*) => {
+        ($($(#[$doc:meta])* $key:ident: $lo:expr, $hi:expr $(, or $zero:literal)?;)*) => {
             bindings::ro2ib_tuning { $($key: found.$key.unwrap_or(UNSET),)* }
         };
     }

@@ -135,32 +135,33 @@ pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, RuleError
     Ok(first.unwrap_or(true))
 }
 
-/// Calls the macro `$with` with the keys of `ni_tune`, and the function that parses the value of each.
+/// Calls the macro `$with` with the keys of `ni_tune`, and the smallest and the largest value of each.
 macro_rules! tunables {
     ($with:ident) => {
         $with! {
             /// Connections that this node opens to a peer.
-            conns_per_peer: |word, value| value_of(word, value, 1, 127),
+            conns_per_peer: 1, 127;
             /// IP type of service of connections that this node opens, -1 for none.
-            tos: |word, value| value_of(word, value, -1, 255),
+            tos: -1, 255;
             /// Queue depth to offer, and the largest to accept.
-            peer_credits: |word, value| value_of(word, value, 1, 255),
+            peer_credits: 1, 255;
             /// Transport retries.
-            retry_count: |word, value| value_of(word, value, 0, 7),
+            retry_count: 0, 7;
             /// Receiver-not-ready retries; 7 means no limit.
-            rnr_retry_count: |word, value| value_of(word, value, 0, 7),
+            rnr_retry_count: 0, 7;
             /// Seconds until a stuck transmit closes its connection.
-            timeout: |word, value| value_of(word, value, 1, 86_400),
+            timeout: 1, 86_400;
             /// Idle seconds until a NOOP is sent, 0 for never.
-            keepalive: |word, value| value_of(word, value, 0, 86_400),
+            keepalive: 0, 86_400;
             /// Milliseconds of silence until a peer that owes an answer is probed, 0 for never.
-            probe: probe_of,
+            /// [`ProbeInterval`](super::liveness::ProbeInterval) does not clamp other values.
+            probe: LOOK_MIN_MS, PROBE_MAX_MS, or 0;
         }
     };
 }
 
 macro_rules! tuning {
-    ($($(#[$doc:meta])* $key:ident: $parse:expr,)*) => {
+    ($($(#[$doc:meta])* $key:ident: $lo:expr, $hi:expr $(, or $zero:literal)?;)*) => {
         /// Tuning of an NI by `ni_tune`; `None`: the value of the module parameter, or of LNet.
         #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
         pub struct Tuning {
@@ -172,8 +173,8 @@ macro_rules! tuning {
                 let fault = |what| RuleError { at: word, what };
                 let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::Clause(NO_KEY)))?;
                 $(if key == stringify!($key) {
-                    let parse: Parse<'a> = $parse;
-                    self.$key = Some(parse(word, value)?);
+                    let or_zero = false $(|| $zero == 0)?;
+                    self.$key = Some(value_of(word, value, $lo.into(), $hi.into(), or_zero)?);
                     return Ok(());
                 })*
                 Err(fault(RuleErrorKind::Clause(UNKNOWN_KEY)))
@@ -181,9 +182,6 @@ macro_rules! tuning {
         }
     };
 }
-
-/// Parser of a value: the whole word, for the error, and the value.
-type Parse<'a> = fn(&'a str, &str) -> Result<i32, RuleError<'a>>;
 
 tunables!(tuning);
 
@@ -216,29 +214,22 @@ pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
     Ok(all)
 }
 
-/// Returns a number of milliseconds that [`ProbeInterval`](super::liveness::ProbeInterval) does not clamp.
-fn probe_of<'a>(word: &'a str, value: &str) -> Result<i32, RuleError<'a>> {
-    let (lo, hi) = (i64::from(LOOK_MIN_MS), i64::from(PROBE_MAX_MS));
-    match value_of(word, value, 0, hi) {
-        Ok(ms) if ms == 0 || i64::from(ms) >= lo => Ok(ms),
-        _ => Err(RuleError {
-            at: word,
-            what: RuleErrorKind::ValueNorZero(lo, hi),
-        }),
-    }
-}
-
-/// Returns a value between `lo` and `hi`, which the type can hold.
-fn value_of<'a>(word: &'a str, value: &str, lo: i64, hi: i64) -> Result<i32, RuleError<'a>> {
-    let fault = RuleError {
-        at: word,
-        what: RuleErrorKind::Value(lo, hi),
+/// Returns a value between `lo` and `hi`, or 0 if `or_zero`.
+fn value_of<'a>(
+    word: &'a str,
+    value: &str,
+    lo: i64,
+    hi: i64,
+    or_zero: bool,
+) -> Result<i32, RuleError<'a>> {
+    let what = match or_zero {
+        true => RuleErrorKind::ValueNorZero(lo, hi),
+        false => RuleErrorKind::Value(lo, hi),
     };
-    let n: i64 = value.parse().map_err(|_| fault)?;
-    if n < lo || n > hi {
-        return Err(fault);
-    }
-    i32::try_from(n).map_err(|_| fault)
+    let n: Option<i64> = value.parse().ok();
+    n.filter(|n| (lo..=hi).contains(n) || (or_zero && *n == 0))
+        .and_then(|n| i32::try_from(n).ok())
+        .ok_or(RuleError { at: word, what })
 }
 
 /// Returns whether `nid` is in the range `word`. All of the word is read whatever the NID, so that a word is valid for
@@ -315,31 +306,20 @@ fn among(word: &str, value: u32, max: u32) -> Result<bool, &'static str> {
             Some((first, last)) => (number(first, max)?, number(last, max)?),
             None => (number(range, max)?, number(range, max)?),
         };
-        if first > last {
+        if first > last || step == 0 {
             return Err(NUMBER);
         }
         let ahead = value.checked_sub(first).filter(|_| value <= last);
-        // No remainder by zero, and no step of zero either.
-        let stepped = |ahead: u32| ahead.checked_rem(step).ok_or(NUMBER);
-        let _ = stepped(0)?;
-        any |= match ahead {
-            Some(ahead) => stepped(ahead)? == 0,
-            None => false,
-        };
+        any |= ahead.is_some_and(|ahead| ahead.checked_rem(step) == Some(0));
     }
     Ok(any)
 }
 
 fn number(word: &str, max: u32) -> Result<u32, &'static str> {
     // `parse` would take a sign.
-    if word.is_empty() || !word.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(NUMBER);
-    }
-    let n = word.parse().map_err(|_| NUMBER)?;
-    if n > max {
-        return Err(NUMBER);
-    }
-    Ok(n)
+    let is_plain = word.bytes().all(|b| b.is_ascii_digit());
+    let n = word.parse().ok().filter(|n| is_plain && *n <= max);
+    n.ok_or(NUMBER)
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
