@@ -422,10 +422,8 @@ impl Ni {
 
     /// Returns the reason for the chosen depth if the administrator did not configure one.
     pub(crate) fn reason(&self, hca: &Hca) -> Option<DepthReason> {
-        (self.lnet.depth_by() == DepthBy::Link).then_some(DepthReason {
-            speed: hca.speed(),
-            credits: self.credits,
-        })
+        let reason = DepthReason(hca.speed(), self.credits);
+        (self.lnet.depth_by() == DepthBy::Link).then_some(reason)
     }
 
     /// Returns the number of outstanding credits at which a NOOP returns them.

@@ -45,10 +45,10 @@ pub const DELAY_US: u32 = 40;
 pub const PIECE: u32 = 16 << 10;
 
 /// Depth of peers without other settings: also the smallest that LNet gets.
-pub const DEPTH_LEAST: u8 = 8;
+pub const DEPTH_LEAST: u32 = 8;
 
 /// Largest default: each connection pays for it, used or not.
-pub const DEPTH_MOST: u8 = 32;
+pub const DEPTH_MOST: u32 = 32;
 
 /// Number of an NI's peers that can use all their credits at the same time, as with ko2iblnd's defaults.
 const PEERS: u32 = 32;
@@ -57,15 +57,15 @@ const PEERS: u32 = 32;
 const PEERS_LEAST: u32 = 8;
 
 /// Smallest number of gather elements of a WRITE that can be configured, if the device has them.
-const GATHER_LEAST: u16 = 16;
+const GATHER_LEAST: u32 = 16;
 
 /// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has. 1 MiB
 /// in pages of 4 KiB needs 9 WRITEs with 30 elements, 12 with 23, 17 with 16. With 23 the send queue
 /// takes half of the memory on mlx5 (tests/adapter_queue_memory.rs); `wrq_sge=23` sets that.
-const GATHER: u16 = 30;
+const GATHER: u32 = 30;
 
 /// Largest number of gather elements that can be configured.
-const GATHER_MAX: u16 = 128;
+const GATHER_MAX: u32 = 128;
 
 /// Speed of a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -126,32 +126,22 @@ impl fmt::Display for LinkSpeed {
 /// The depth is a power of two, so that there are few values: a peer that asks for more than the other one has is
 /// rejected once, and asks again.
 pub fn default_depth(speed: LinkSpeed, credits: Option<u32>) -> QueueDepth {
-    let messages = speed.messages().min(u32::from(DEPTH_MOST));
-    let wanted = messages
-        .checked_next_power_of_two()
-        .unwrap_or(u32::from(DEPTH_MOST));
-    let room = credits.map_or(u32::from(DEPTH_MOST), |credits| credits / PEERS_LEAST);
-    let least = u32::from(DEPTH_LEAST)
-        .min(credits.unwrap_or(u32::MAX))
-        .max(1);
-    let depth = wanted.min(room).min(u32::from(DEPTH_MOST)).max(least);
+    let wanted = speed.messages().min(DEPTH_MOST).next_power_of_two();
+    let room = credits.map_or(DEPTH_MOST, |credits| credits / PEERS_LEAST);
+    let least = DEPTH_LEAST.min(credits.unwrap_or(u32::MAX)).max(1);
+    let depth = wanted.min(room).min(DEPTH_MOST).max(least);
     u16::try_from(depth)
         .ok()
         .and_then(QueueDepth::new)
         .unwrap_or(QueueDepth::MIN)
 }
 
-/// Reason of a depth, for the log; `credits` as for [`default_depth()`].
-pub struct DepthReason {
-    /// Speed of the link.
-    pub speed: LinkSpeed,
-    /// As in [`default_depth()`].
-    pub credits: Option<u32>,
-}
+/// Reason of a depth, for the log: the arguments of [`default_depth()`].
+pub struct DepthReason(pub LinkSpeed, pub Option<u32>);
 
 impl fmt::Display for DepthReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { speed, credits } = self;
+        let Self(speed, credits) = self;
         let kib = PIECE / 1024;
         write!(
             f,
@@ -172,14 +162,8 @@ pub fn ni_credits(depth: QueueDepth) -> u32 {
 /// Returns the gather elements per work request: those of the device, up to a limit. `wanted` is the parameter
 /// `wrq_sge` if it was set, a lower bound; at least 1.
 pub fn gather(device_max: u32, wanted: Option<u32>) -> u16 {
-    let elements = match wanted {
-        Some(wanted) => u16::try_from(wanted)
-            .unwrap_or(GATHER_MAX)
-            .clamp(GATHER_LEAST, GATHER_MAX),
-        None => GATHER,
-    };
-    let device_max = u16::try_from(device_max).unwrap_or(u16::MAX);
-    device_max.min(elements).max(1)
+    let elements = wanted.map_or(GATHER, |n| n.clamp(GATHER_LEAST, GATHER_MAX));
+    u16::try_from(device_max.min(elements).max(1)).unwrap_or(1)
 }
 
 /// Reserved places of a queue: for the drain markers, and the one that a ring leaves empty.
@@ -666,15 +650,16 @@ mod tests {
     fn more_speed_is_never_less_depth() {
         let mut before = 0;
         for mbps in (0..2_000_000).step_by(500) {
-            let d = default_depth(LinkSpeed(mbps), None).get();
+            let d = u32::from(default_depth(LinkSpeed(mbps), None).get());
             assert!(d >= before && (DEPTH_LEAST..=DEPTH_MOST).contains(&d) && d.is_power_of_two());
             // Messages in flight while a credit is away have their credits, up to the largest default.
             let messages = LinkSpeed(mbps).messages();
-            assert!(u32::from(d) >= messages.min(u32::from(DEPTH_MOST)));
+            assert!(d >= messages.min(DEPTH_MOST));
             before = d;
         }
         assert_eq!(before, DEPTH_MOST);
-        assert_eq!(default_depth(LinkSpeed(u32::MAX), None).get(), DEPTH_MOST);
+        let deepest = default_depth(LinkSpeed(u32::MAX), None).get();
+        assert_eq!(u32::from(deepest), DEPTH_MOST);
     }
 
     #[test]
@@ -687,7 +672,7 @@ mod tests {
         assert_eq!(gather(6, Some(2)), 6);
         assert_eq!(gather(32, Some(32)), 32);
         assert_eq!(gather(0, Some(0)), 1);
-        assert_eq!(gather(u32::MAX, Some(u32::MAX)), GATHER_MAX);
+        assert_eq!(u32::from(gather(u32::MAX, Some(u32::MAX))), GATHER_MAX);
     }
 
     /// Returns what the search ends with on a device that refuses more than `most`, and how many were refused.
