@@ -114,6 +114,11 @@ impl TxFifo {
         self.tail = index;
     }
 
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
     /// Returns the first slot.
     #[inline(always)]
     fn first<'a, T>(&self, slots: &'a mut [TxSlot<T>]) -> Option<&'a mut TxSlot<T>> {
@@ -125,41 +130,10 @@ impl TxFifo {
     fn take<T>(&mut self, first: &TxSlot<T>) -> u16 {
         let index = self.head;
         self.head = first.next;
-        if self.head == NONE {
+        if self.is_empty() {
             self.tail = NONE;
         }
         index
-    }
-}
-
-/// List with a length.
-///
-/// # Invariants
-///
-/// `len` slots are in `list`.
-#[derive(Clone, Copy, Debug)]
-struct TxQueue {
-    list: TxFifo,
-    len: u16,
-}
-
-impl TxQueue {
-    const EMPTY: Self = Self {
-        list: TxFifo::EMPTY,
-        len: 0,
-    };
-
-    fn push<T>(&mut self, slots: &mut [TxSlot<T>], index: u16) {
-        self.list.push(slots, index);
-        self.len = self.len.saturating_add(1);
-    }
-
-    /// Removes the first slot, which is `first`, and returns its index.
-    #[inline(always)]
-    fn take<T>(&mut self, first: &TxSlot<T>) -> u16 {
-        let left = self.len.checked_sub(1);
-        self.len = left.unwrap_or_else(|| broken("a queue holds more transmits than it counts"));
-        self.list.take(first)
     }
 }
 
@@ -234,11 +208,11 @@ pub struct TxTable<S> {
     /// Random; see [`TxTable::cookie`].
     mask: u64,
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
-    unreserved: TxQueue,
+    unreserved: TxFifo,
     /// Transmits that need no credit.
-    free_of_credit: TxQueue,
+    free_of_credit: TxFifo,
     /// Transmits that need a credit.
-    main: TxQueue,
+    main: TxFifo,
     /// Finished transmits, which the LNet half takes.
     done: TxFifo,
     free: TxFifo,
@@ -254,9 +228,9 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         let mut this = Self {
             slots,
             mask,
-            unreserved: TxQueue::EMPTY,
-            free_of_credit: TxQueue::EMPTY,
-            main: TxQueue::EMPTY,
+            unreserved: TxFifo::EMPTY,
+            free_of_credit: TxFifo::EMPTY,
+            main: TxFifo::EMPTY,
             done: TxFifo::EMPTY,
             free: TxFifo::EMPTY,
             part: PART,
@@ -300,7 +274,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Returns whether there is a free slot.
     #[inline]
     pub fn has_free(&self) -> bool {
-        self.free.head != NONE
+        !self.free.is_empty()
     }
 
     /// Takes a free slot for a tx of `op`, and returns its index, the name of the tx on the wire, and the slot, to be
@@ -387,7 +361,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Returns whether no tx is queued.
     #[inline(always)]
     fn is_empty(&self) -> bool {
-        self.unreserved.len | self.free_of_credit.len | self.main.len == 0
+        self.unreserved.is_empty() && self.free_of_credit.is_empty() && self.main.is_empty()
     }
 
     /// Returns whether no tx is queued and no NOOP is due, not even because the peer cannot send. Reads less than
@@ -404,10 +378,10 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         if self.is_empty() {
             return (!credits.wants_noop(false, false, keepalive)).then_some(NextTx::Empty);
         }
-        let starved = self.main.len > 0
-            && self.free_of_credit.len == 0
+        let starved = !self.main.is_empty()
+            && self.free_of_credit.is_empty()
             && (!credits.may_send(Cost::Credit) || (patient && credits.wastes_last()))
-            && (self.unreserved.len == 0 || credits.reserved() == 0)
+            && (self.unreserved.is_empty() || credits.reserved() == 0)
             && !credits.wants_noop(false, true, keepalive);
         starved.then_some(NextTx::NoCredit)
     }
@@ -415,7 +389,9 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Returns whether a PUT_REQ or GET_REQ that is queued now must wait for a reserved buffer, because the requests
     /// before it take all of them.
     pub fn lacks_reserve(&self, credits: &Credits) -> bool {
-        self.unreserved.len >= u16::from(credits.reserved())
+        let queued = self.waiting(QueueKind::Unreserved);
+        let reserved = usize::from(credits.reserved());
+        queued.take(reserved).count() == reserved
     }
 
     /// Takes the next tx to post, in the order of protocol section 5.4, and pays for it.
@@ -433,19 +409,19 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         keepalive: bool,
         patient: bool,
     ) -> NextTx {
-        while self.unreserved.len > 0 && credits.reserve() {
-            if let Some(slot) = self.unreserved.list.first(&mut self.slots) {
+        while !self.unreserved.is_empty() && credits.reserve() {
+            if let Some(slot) = self.unreserved.first(&mut self.slots) {
                 let index = self.unreserved.take(slot);
                 self.main.push(&mut self.slots, index);
             }
         }
         let usable = sq_free.saturating_sub(NOOP_SLOTS);
-        if self.main_next && self.free_of_credit.len > 0 {
+        if self.main_next && !self.free_of_credit.is_empty() {
             if let post @ NextTx::Post { .. } = self.next_of_main(credits, usable, patient) {
                 return post;
             }
         }
-        let blocked = if let Some(slot) = self.free_of_credit.list.first(&mut self.slots) {
+        let blocked = if let Some(slot) = self.free_of_credit.first(&mut self.slots) {
             if slot.slots <= usable {
                 let cost = slot.tx.op().cost();
                 self.main_next |= matches!(slot.tx.op(), Op::PutDone | Op::GetDone);
@@ -457,7 +433,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
             } else if usable >= self.part {
                 self.main_next = true;
                 return NextTx::Part {
-                    index: self.free_of_credit.list.head,
+                    index: self.free_of_credit.head,
                     wrs: usable,
                 };
             }
@@ -468,7 +444,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
                 blocked => blocked,
             }
         };
-        let (free_queued, main_queued) = (self.free_of_credit.len > 0, self.main.len > 0);
+        let (free_queued, main_queued) = (!self.free_of_credit.is_empty(), !self.main.is_empty());
         if sq_free > 0 && credits.wants_noop(free_queued, main_queued, keepalive) {
             if let Some(carried) = credits.pay(Cost::OutOfBand) {
                 return NextTx::Noop { carried };
@@ -480,7 +456,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Takes the first tx that needs a credit, with `usable` free slots, or returns why it cannot go.
     #[inline(always)]
     fn next_of_main(&mut self, credits: &mut Credits, usable: u16, patient: bool) -> NextTx {
-        let Some(slot) = self.main.list.first(&mut self.slots) else {
+        let Some(slot) = self.main.first(&mut self.slots) else {
             return NextTx::Empty;
         };
         if slot.slots > usable {
@@ -644,7 +620,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Returns the oldest finished tx, which waits for the LNet half.
     #[inline(always)]
     pub fn done(&self) -> Option<u16> {
-        (self.done.head != NONE).then_some(self.done.head)
+        (!self.done.is_empty()).then_some(self.done.head)
     }
 
     /// Takes the oldest finished tx, out of which `take` moves the transfer. Its slot is free again.
@@ -664,9 +640,9 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
             cause,
             Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
         );
-        self.unreserved = TxQueue::EMPTY;
-        self.free_of_credit = TxQueue::EMPTY;
-        self.main = TxQueue::EMPTY;
+        self.unreserved = TxFifo::EMPTY;
+        self.free_of_credit = TxFifo::EMPTY;
+        self.main = TxFifo::EMPTY;
         self.for_each(|tx| {
             let own = if by_place { tx.timeout_cause() } else { cause };
             tx.cancel(own)
@@ -705,14 +681,14 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     }
 
     /// Yields the transmits of a queue, the next to post first.
-    pub fn waiting(&self, line: QueueKind) -> impl Iterator<Item = u16> + '_ {
-        let queue = match line {
-            QueueKind::Unreserved => self.unreserved,
-            QueueKind::FreeOfCredit => self.free_of_credit,
-            QueueKind::Main => self.main,
+    pub fn waiting(&self, queue: QueueKind) -> impl Iterator<Item = u16> + '_ {
+        let mut index = match queue {
+            QueueKind::Unreserved => self.unreserved.head,
+            QueueKind::FreeOfCredit => self.free_of_credit.head,
+            QueueKind::Main => self.main.head,
         };
-        let mut index = queue.list.head;
-        (0..queue.len).map_while(move |_| {
+        // A queue holds no more than all of them.
+        (0..self.nr_slots()).map_while(move |_| {
             let slot = self.get(index)?;
             Some(core::mem::replace(&mut index, slot.next))
         })
@@ -720,10 +696,11 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
 
     /// Returns the queue lengths, for debugfs.
     pub fn lengths(&self) -> Lengths {
+        let count = |queue| u16::try_from(self.waiting(queue).count()).unwrap_or(u16::MAX);
         Lengths {
-            unreserved: self.unreserved.len,
-            free_of_credit: self.free_of_credit.len,
-            main: self.main.len,
+            unreserved: count(QueueKind::Unreserved),
+            free_of_credit: count(QueueKind::FreeOfCredit),
+            main: count(QueueKind::Main),
         }
     }
 }
