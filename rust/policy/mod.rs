@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Local policy of a node, which a peer cannot see: reconnects, resends, timeouts, quotas, queue sizes
-//! and statistics.
+//! Local policy of a node, which a peer cannot see: reconnects, resends, timeouts, quotas, queue sizes and statistics.
 //!
-//! The code here depends on `core` and [`crate::proto`] only. It has no clock, no allocation, no lock and
-//! no kernel call, so every function may run in any context (softirq included). The caller holds the
-//! lock that protects the data it passes in. No function can panic on any input.
-//!
-//! "spec N.M" in the comments refers to the numbered sections of Documentation/protocol.md, "H1", "H2"..
-//! to the rows of Documentation/hostile-peers.md.
+//! The code here depends on `core` and [`crate::proto`] only, and keeps the rules of [`crate::proto`].
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

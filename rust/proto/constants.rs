@@ -6,8 +6,7 @@
 pub const MAGIC: u32 = 0x0be9_1b91;
 /// Magic reserved for a future unified LNet protocol (spec 4.6).
 pub const MAGIC_UNIFIED: u32 = 0x4572_6963;
-/// Bytes in the largest message, header included; also the size of every
-/// receive buffer.
+/// Bytes in the largest message, header included; also the size of every receive buffer.
 pub const MSG_SIZE: usize = 4096;
 /// [`MSG_SIZE`] as negotiated in connection parameters.
 pub const MSG_SIZE_WIRE: u32 = 4096;
@@ -27,7 +26,6 @@ pub const REJECT_LEN: usize = 24;
 pub const FRAGS_MAX: u16 = 257;
 /// Most bytes in one LNet message.
 pub const LNET_MTU: u32 = 1 << 20;
-
 /// Most pieces of memory of an LNet message: pages of 4 KiB, the first and the last of which may be partial
 /// (`LNET_MAX_IOV`).
 pub const LNET_PIECES: u32 = 257;
@@ -38,8 +36,7 @@ pub const RACES_MAX: u8 = 20;
 
 const _: () = assert!(IMMEDIATE_MAX == 3976);
 
-/// Queue depth of a connection: how many messages may be under way in each
-/// direction before credits must come back.
+/// Queue depth of a connection: how many messages may be under way in each direction before credits must come back.
 ///
 /// # Invariants
 ///
@@ -55,11 +52,8 @@ impl QueueDepth {
 
     /// Creates a depth; `None` unless 1 <= `v` <= 255.
     pub fn new(v: u16) -> Option<Self> {
-        match u8::try_from(v) {
-            Ok(0) | Err(_) => None,
-            // INVARIANT: not zero by the arm above.
-            Ok(v) => Some(QueueDepth(v)),
-        }
+        // INVARIANT: not zero.
+        u8::try_from(v).ok().filter(|v| *v != 0).map(QueueDepth)
     }
 
     /// Returns the depth in messages.
@@ -75,9 +69,7 @@ impl QueueDepth {
     /// Returns the number of receive buffers of a connection (version 2): one per credit, one per answer to our own
     /// requests, and two for NOOPs (spec 5.2).
     pub const fn rx_buffers(self) -> u16 {
-        (self.0 as u16)
-            .saturating_mul(2)
-            .saturating_add(OOB_BUFFERS)
+        self.wire().saturating_mul(2).saturating_add(OOB_BUFFERS)
     }
 }
 
@@ -134,11 +126,8 @@ impl Default for PeerParams {
 
 /// Returns the number of returned credits at which a NOOP carries them back (spec 5.5).
 ///
-/// `hiw` is the threshold set for `pc` peer credits; it is scaled to the depth
-/// that was really negotiated. Never 0, which would make both sides exchange
-/// NOOPs for ever (guard H6), and never above the depth, which would
-/// return credits too late.
-///
+/// `hiw` is the threshold set for `pc` peer credits; it is scaled to the depth that was negotiated. Never 0, which would
+/// make both sides exchange NOOPs for ever (guard H6), and never above the depth, which would return credits too late.
 /// Never below half of the depth either, rounded up: each NOOP carries at least that many, thus at most
 /// [`super::credits::NOOPS_MAX`] can be in flight to a side whose softirq lags behind, and there are buffers for that
 /// many. Send completions do not bound that, because they come from the peer's HCA. `hiw` is at least `pc / 2` as

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The o2ib protocol without any I/O: wire formats, negotiation, credits and
-//! state machines.
+//! The o2ib protocol without any I/O: wire formats, negotiation, credits and state machines.
 //!
-//! Everything here depends on `core` only: no allocation, no clock, no
-//! locking, no kernel call. All functions may therefore run in any context
-//! (softirq included); the caller holds whatever lock protects the data it
-//! passes in. Whatever comes from a peer is treated as hostile: no function
-//! in this tree can panic on any input.
+//! The code here depends on `core` only: no allocation, no clock, no lock, no kernel call. All functions may therefore
+//! run in any context (softirq included); the caller holds the lock that protects the data it passes in. Input of a
+//! peer is hostile: no function can panic on any input.
 //!
-//! "spec N.M" in the comments refers to the numbered sections of
-//! Documentation/protocol.md, "H1", "H2".. to the rows of
+//! "spec N.M" in the comments refers to the numbered sections of Documentation/protocol.md, "H1", "H2".. to the rows of
 //! Documentation/hostile-peers.md.
 
 #![deny(unsafe_code)]
@@ -23,8 +19,7 @@
     clippy::panic,
     clippy::unwrap_used
 )]
-// A library: its items are `pub` for the host crate, whose tests and models use
-// more of them than the driver does.
+// The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 /// Defines an enum of errors. A row has a variant, which may carry a value, and its text for the log.

@@ -6,15 +6,13 @@ use core::fmt;
 
 /// LND type of the o2ib networks (spec 1).
 pub const LND_O2IB: u8 = 5;
-/// LND type of TCP networks; here only to print such a NID readably.
+/// LND types of TCP networks and of the loopback, to print such a NID readably.
 const LND_TCP: u8 = 2;
-/// LND type of the loopback; here only to print such a NID readably.
 const LND_LO: u8 = 9;
 
 /// A NID: LND type, network number and IPv4 address in one word (spec 2.3).
 ///
-/// Any 64-bit value can arrive from a peer, so any value can be held; use
-/// [`Nid::is_o2ib`] before trusting one.
+/// Any value can arrive from a peer, and can be held: see [`Nid::is_o2ib`].
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Nid(u64);
 
@@ -43,11 +41,8 @@ impl Nid {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// Returns the network: LND type in the upper, network number in the lower half.
-    ///
-    /// For a NID of this LND that is `0x50000 + number`. The unused top byte
-    /// of the NID is included, so that two networks compare equal only when
-    /// their NIDs are spelled alike.
+    /// Returns the network: LND type in the upper, network number in the lower half, `0x50000 + number` for this LND.
+    /// The unused top byte is included, so that two networks are equal only if their NIDs are spelled alike.
     pub const fn net(self) -> u32 {
         let [a, b, c, d, ..] = self.0.to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
@@ -64,10 +59,8 @@ impl Nid {
         self.0 == u64::MAX
     }
 
-    /// Returns whether this is a NID of our own LND: type 5 and a clear top byte.
-    ///
-    /// False for the wildcard, the loopback, TCP and for the malformed values
-    /// with a type byte of 0xff (guards H1, H2, H3).
+    /// Returns whether this is a NID of our own LND: type 5 and a clear top byte. False for the wildcard, the loopback,
+    /// TCP and for the malformed values with a type byte of 0xff (guards H1, H2, H3).
     pub const fn is_o2ib(self) -> bool {
         let [top, t, ..] = self.0.to_be_bytes();
         top == 0 && t == LND_O2IB
@@ -97,10 +90,8 @@ impl fmt::Display for Nid {
 /// Returns the value by which two nodes that connect to each other at the same time agree on a winner: the higher one
 /// (spec 4.8).
 ///
-/// LNet's `nidhash` (lnet-types.h): the network XOR the address as stored in
-/// network order and read as a native integer. All known deployments are
-/// little-endian, so that reading is fixed here: a big-endian node then agrees
-/// with them.
+/// LNet's `nidhash` (lnet-types.h): the network XOR the address as stored in network order and read as a native integer.
+/// All known deployments are little-endian, so that reading is fixed here: a big-endian node then agrees with them.
 pub const fn race_key(nid: Nid) -> u32 {
     nid.net() ^ nid.addr().swap_bytes()
 }

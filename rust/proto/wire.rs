@@ -81,7 +81,6 @@ impl Order {
         bytes
     }
 
-    /// Reads two bytes at `off`.
     #[inline(always)]
     pub(super) fn u16_at(self, buf: &[u8], off: usize) -> Option<u16> {
         let v = u16::from_ne_bytes(*array_at(buf, off)?);
@@ -91,7 +90,6 @@ impl Order {
         })
     }
 
-    /// Reads four bytes at `off`.
     #[inline(always)]
     pub(super) fn u32_at(self, buf: &[u8], off: usize) -> Option<u32> {
         let v = u32::from_ne_bytes(*array_at(buf, off)?);
@@ -101,7 +99,6 @@ impl Order {
         })
     }
 
-    /// Reads eight bytes at `off`.
     #[inline(always)]
     pub(super) fn u64_at(self, buf: &[u8], off: usize) -> Option<u64> {
         let v = u64::from_ne_bytes(*array_at(buf, off)?);
@@ -119,12 +116,10 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Creates a writer at the first byte of `out`.
     pub(super) fn new(out: &'a mut [u8], order: Order) -> Self {
         Self { rest: out, order }
     }
 
-    /// Writes `bytes` as they are.
     pub(super) fn raw(&mut self, bytes: &[u8]) -> Option<()> {
         let (head, tail) = core::mem::take(&mut self.rest).split_at_mut_checked(bytes.len())?;
         head.copy_from_slice(bytes);
@@ -138,14 +133,12 @@ impl<'a> Writer<'a> {
         self.raw(&self.order.arrange(bytes))
     }
 
-    /// Writes connection parameters.
     pub(super) fn params(&mut self, p: &ConnParams) -> Option<()> {
         self.int(p.queue_depth.to_ne_bytes())?;
         self.int(p.max_frags.to_ne_bytes())?;
         self.int(p.max_msg_size.to_ne_bytes())
     }
 
-    // It has one user for each kind of message.
     #[inline(always)]
     fn descriptor(&mut self, rd: &DescriptorOut<'_>) -> Option<()> {
         self.int(rd.key.to_ne_bytes())?;
@@ -491,13 +484,13 @@ impl Iterator for Fragments<'_> {
 pub struct WireMsg<'a> {
     /// Sender, destination, and the credits returned.
     pub env: Envelope,
-    /// Facts to keep with the bytes for [`reparse`].
+    /// Facts for [`reparse`].
     pub facts: ParsedHdr,
     /// Body, by type.
     pub body: Body<'a>,
 }
 
-/// Results of [`decode`] that [`reparse`] needs.
+/// Results of [`decode`] that [`reparse`] needs, to keep with the bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ParsedHdr {
     kind: MsgType,
@@ -608,10 +601,9 @@ fn envelope(msg: &[u8; HEADER_LEN], order: Order, version: Version) -> Option<En
     })
 }
 
-/// Returns the credits and the facts of a plain message of the connection `expect` in `buf`, as [`decode`] and
-/// [`check_identity`] would, which have to compare more. Returns `None` for all other messages. `received` bytes of
-/// `buf` are the message. A message is plain if it is in this host's byte order and has no checksum, as most are. The
-/// body is not read yet.
+/// Returns the credits and the facts of a plain message of the connection `expect`, the first `received` bytes of `buf`,
+/// as [`decode`] and [`check_identity`] would, which compare more. Returns `None` for all other messages. A message is
+/// plain if it is in this host's byte order and has no checksum, as most are. The body is not read yet.
 #[inline(always)]
 pub fn plain_head(
     buf: &[u8; MSG_SIZE],
@@ -651,7 +643,6 @@ pub fn immediate_payload(buf: &[u8], facts: ParsedHdr) -> Option<&[u8]> {
     }
 }
 
-/// Reads connection parameters at `off`.
 pub(super) fn conn_params(buf: &[u8], off: usize, order: Order) -> Option<ConnParams> {
     Some(ConnParams {
         queue_depth: order.u16_at(buf, off)?,
@@ -660,10 +651,8 @@ pub(super) fn conn_params(buf: &[u8], off: usize, order: Order) -> Option<ConnPa
     })
 }
 
-/// Returns the body of a message with these facts, from the same bytes, without another check of its header and its
-/// checksum; of its descriptor only if the facts have none.
-///
-/// Each field must lie within the message, which makes the shortest message of each type that of spec 2.4.
+/// Returns the body of a message with these facts, from the same bytes. Checks its descriptor if the facts have none, and
+/// that each field lies within the message, which makes the shortest message of each type that of spec 2.4.
 #[inline(always)]
 pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     let (order, short) = (facts.order, WireError::ShortBody);
@@ -785,9 +774,7 @@ pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usiz
     encode_as(out, Order::Native, env, body)
 }
 
-/// Encodes like [`encode`], in the byte order of a peer.
-///
-/// The driver itself always sends its own order; this is for tests and tools.
+/// Encodes like [`encode`], in the byte order of a peer; for tests and tools.
 #[inline(always)]
 pub fn encode_as(
     out: &mut [u8],
