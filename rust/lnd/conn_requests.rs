@@ -53,7 +53,6 @@ use crate::{
             parse_connreq,
             CmSource,
             ConnReq,
-            NiView,
             PeerVerdict, //
         },
         nid::Nid,
@@ -119,8 +118,7 @@ fn now_ms() -> u64 {
 #[derive(Default)]
 struct Findings {
     src: Option<Nid>,
-    ni: Option<NiView>,
-    stats: Option<Arc<CloseStats>>,
+    ni: Option<Arc<Ni>>,
 }
 
 impl<H> Accept<H> {
@@ -185,18 +183,10 @@ impl<H> Accept<H> {
         let found = any
             .and_then(|ni| ni.lnet.find(asked.dst.raw()))
             .filter(|found| serves(&found.lnd.ni));
-        if let Some(found) = &found {
-            let ni = &found.lnd.ni;
-            findings.stats = Some(ni.close_stats.clone());
-            findings.ni = Some(NiView {
-                nid: ni.nid,
-                stamp: ni.stamp,
-                peer_credits: ni.depth(),
-                active: found.active && !ni.is_stopping(),
-            });
-        }
+        findings.ni = found.as_ref().map(|found| found.lnd.ni.clone());
+        let view = found.as_ref().map(|found| found.lnd.ni.view(found.active));
         let ready = device_ready(self.users.lock().iter().map(|ni| ni.lnet.is_active()));
-        let known = check_ni(&asked, findings.ni.as_ref(), ready, from)?;
+        let known = check_ni(&asked, view.as_ref(), ready, from)?;
         let Some(peers) = found.as_ref().map(|found| &found.lnd.peers) else {
             return Err(Why::NoSuchNi(asked.dst).into());
         };
@@ -298,7 +288,10 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
             port: addr.map_or(u16::MAX, |a| a.port()),
             gid: req.roce_gid(),
         };
-        match self.validate(req, &from, &mut findings) {
+        let result = self.validate(req, &from, &mut findings);
+        let Findings { src, ni } = findings;
+        let reject = |refusal: &Why| refusal.reject(ni.as_ref().map(|ni| ni.view(true)).as_ref());
+        match result {
             Ok(conn) => {
                 let taken = req
                     .take(conn.clone())
@@ -310,15 +303,14 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
                         conn.fail(Cause::NoResources);
                         if req.is_over_tcp() {
                             let refusal = Why::NoResources(e.to_errno());
-                            let _ = req.reject(&refusal.reject(findings.ni.as_ref()).encode());
+                            let _ = req.reject(&reject(&refusal).encode());
                         }
                     }
                 }
             }
             Err(None) => {}
             Err(Some(refusal)) => {
-                let Findings { src, ni, stats } = findings;
-                let stats = stats.as_ref().unwrap_or(&self.strangers);
+                let stats = ni.as_ref().map_or(&self.strangers, |ni| &ni.close_stats);
                 stats.refused(src, &refusal);
                 conn_trace::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal);
                 if refusal != Why::Race {
@@ -333,7 +325,7 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
                     counted.is_ok()
                 };
                 if is_told && (req.is_over_tcp() || may_answer()) {
-                    let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
+                    let _ = req.reject(&reject(&refusal).encode());
                 }
             }
         }

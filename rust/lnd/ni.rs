@@ -58,6 +58,7 @@ use crate::{
             high_water,
             QueueDepth, //
         },
+        handshake::NiView,
         nid::Nid, //
     },
     rdma::{
@@ -403,6 +404,16 @@ impl Ni {
     /// Returns the queue depth that the NI offers, which is also the largest that it accepts.
     pub(crate) fn depth(&self) -> QueueDepth {
         QueueDepth::new(self.lnet.peer_credits()).unwrap_or(QueueDepth::MAX)
+    }
+
+    /// Returns the NI as the checks of connection requests need it. `is_active`: LNet has it in service.
+    pub(crate) fn view(&self, is_active: bool) -> NiView {
+        NiView {
+            nid: self.nid,
+            stamp: self.stamp,
+            peer_credits: self.depth(),
+            active: is_active && !self.is_stopping(),
+        }
     }
 
     /// Fits the depth to the link of the device if the administrator did not configure one: for LNet while the NI

@@ -46,8 +46,7 @@ use crate::{
         },
         handshake::{
             validate_conn_ack,
-            Expected,
-            NiView, //
+            Expected, //
         },
         nid::Nid,
         reject::{
@@ -334,13 +333,7 @@ impl Conn {
         if self.active {
             return;
         }
-        let ni = NiView {
-            nid: self.ni.nid,
-            stamp: self.ni.stamp,
-            peer_credits: self.ni.depth(),
-            active: true,
-        };
-        let refusal = RejectCause::of_taken(cause).reject(Some(&ni));
+        let refusal = RejectCause::of_taken(cause).reject(Some(&self.ni.view(true)));
         let _ = id.reject(&refusal.encode());
     }
 
