@@ -185,7 +185,7 @@ fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
     let Some(view) = conn.view(list) else {
         return Ok(());
     };
-    let (credits, queues) = (view.credits, view.queues);
+    let (credits, [free_of_credit, unreserved, main]) = (view.credits, view.queued);
     write!(
         f,
         "conn={} role={} state={:?} depth={} credits={} outstanding={} reserved={} peer_held={} noops={}",
@@ -201,10 +201,7 @@ fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
     )?;
     write!(
         f,
-        " q_main={} q_nocred={} q_unreserved={} with_lnet={} sq_free={} recvs={} idle_ms={}",
-        queues.main,
-        queues.free_of_credit,
-        queues.unreserved,
+        " q_main={main} q_nocred={free_of_credit} q_unreserved={unreserved} with_lnet={} sq_free={} recvs={} idle_ms={}",
         view.with_lnet,
         view.sq_free,
         view.recvs,

@@ -171,18 +171,7 @@ pub enum NextTx {
     Empty,
 }
 
-/// The length of each queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lengths {
-    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
-    pub unreserved: u16,
-    /// Queued transmits that need no credit.
-    pub free_of_credit: u16,
-    /// Queued transmits that need a credit.
-    pub main: u16,
-}
-
-/// Queue, for debugfs.
+/// Queue of transmits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
@@ -191,6 +180,11 @@ pub enum QueueKind {
     FreeOfCredit,
     /// Transmits that need a credit.
     Main,
+}
+
+impl QueueKind {
+    /// All queues.
+    pub const ALL: [Self; 3] = [Self::FreeOfCredit, Self::Unreserved, Self::Main];
 }
 
 /// Send queue slots that only a NOOP may take, so that credits can return while transmits that need a credit wait for
@@ -207,11 +201,9 @@ pub struct TxTable<S> {
     slots: S,
     /// Random; see [`TxTable::cookie`].
     mask: u64,
-    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    /// The queues of each [`QueueKind`].
     unreserved: TxFifo,
-    /// Transmits that need no credit.
     free_of_credit: TxFifo,
-    /// Transmits that need a credit.
     main: TxFifo,
     /// Finished transmits, which the LNet half takes.
     done: TxFifo,
@@ -694,14 +686,9 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         })
     }
 
-    /// Returns the queue lengths, for debugfs.
-    pub fn lengths(&self) -> Lengths {
-        let count = |queue| u16::try_from(self.waiting(queue).count()).unwrap_or(u16::MAX);
-        Lengths {
-            unreserved: count(QueueKind::Unreserved),
-            free_of_credit: count(QueueKind::FreeOfCredit),
-            main: count(QueueKind::Main),
-        }
+    /// Returns the length of a queue.
+    pub fn queued(&self, queue: QueueKind) -> u16 {
+        u16::try_from(self.waiting(queue).count()).unwrap_or(u16::MAX)
     }
 }
 
@@ -820,7 +807,7 @@ mod tests {
         );
         // Depth 1: neither a reserve nor a credit is left.
         assert_eq!(q.next(&mut credits, 10, false, false), NextTx::Empty);
-        assert_eq!(q.lengths().unreserved, 1);
+        assert_eq!(q.queued(QueueKind::Unreserved), 1);
         assert!(q.lacks_reserve(&credits));
         assert_eq!(credits.returned(1), Ok(()));
         assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
@@ -1083,10 +1070,10 @@ mod tests {
                     _ => empty = empty.saturating_add(1),
                 }
                 let (mut q, mut credits) = (q, credits);
-                let before = (q.lengths(), credits);
+                let before = (QueueKind::ALL.map(|queue| q.queued(queue)), credits);
                 let next = q.next(&mut credits, 10, keepalive, patient);
                 assert_eq!(next, blocked);
-                assert!((q.lengths(), credits) == before);
+                assert!((QueueKind::ALL.map(|queue| q.queued(queue)), credits) == before);
             }
         });
         assert!(starved > 100 && empty > 100);

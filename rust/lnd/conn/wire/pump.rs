@@ -28,7 +28,10 @@ use crate::{
     proto::{
         cause::Cause,
         tx_state::Op,
-        tx_table::NextTx,
+        tx_table::{
+            NextTx,
+            QueueKind, //
+        },
         wire::{
             encode,
             BodyOut,
@@ -221,10 +224,10 @@ impl<C: RxConn> Wire<C> {
     #[cold]
     #[inline(never)]
     fn begins_to_stall(&mut self, want: StallReason) {
-        let queued = self.txs.lengths();
+        let main = self.txs.queued(QueueKind::Main);
         let queued = match want {
-            StallReason::Credit => queued.main,
-            StallReason::Slots => queued.main.saturating_add(queued.free_of_credit),
+            StallReason::Credit => main,
+            StallReason::Slots => main.saturating_add(self.txs.queued(QueueKind::FreeOfCredit)),
         };
         let credits = self.credits.snapshot().credits;
         self.stats.stalls(want, queued, credits);

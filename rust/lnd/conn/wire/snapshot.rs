@@ -26,10 +26,7 @@ use crate::{
             Tx,
             TxState, //
         },
-        tx_table::{
-            Lengths,
-            QueueKind, //
-        },
+        tx_table::QueueKind,
         wire::{
             decode,
             Cookie,
@@ -58,7 +55,8 @@ pub(crate) struct ConnSnapshot {
     pub(crate) cause: Option<Cause>,
     pub(crate) version: u16,
     pub(crate) credits: Snapshot,
-    pub(crate) queues: Lengths,
+    /// Lengths of [`QueueKind::ALL`].
+    pub(crate) queued: [u16; 3],
     pub(crate) counts: Counts,
     /// Posted work requests of transmits.
     pub(crate) posted: u16,
@@ -129,7 +127,7 @@ impl Conn {
             cause: inner.state.cause(),
             version: Version::V2.wire(),
             credits: wire.credits.snapshot(),
-            queues: wire.txs.lengths(),
+            queued: QueueKind::ALL.map(|queue| wire.txs.queued(queue)),
             counts: wire.counts.with_recv_wrs(recv_wrs),
             posted: 0,
             in_use: 0,
@@ -169,12 +167,8 @@ impl Conn {
 /// Lists every unfinished transmit; the caller has made room for all of them.
 fn list_txs(inner: &Inner, out: &mut KVVec<TxSnapshot>) {
     let txs = &inner.wire.txs;
-    let queues = [
-        QueueKind::FreeOfCredit,
-        QueueKind::Unreserved,
-        QueueKind::Main,
-    ];
-    let queued = queues.map(|queue| txs.waiting(queue).map(move |index| (Some(queue), index)));
+    let queued =
+        QueueKind::ALL.map(|queue| txs.waiting(queue).map(move |index| (Some(queue), index)));
     let active = txs.pending().filter_map(|(index, slot)| {
         matches!(
             slot.tx().place(),

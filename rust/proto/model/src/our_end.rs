@@ -25,6 +25,7 @@ use ro2iblnd_proto::{
     },
     tx_table::{
         NextTx,
+        QueueKind,
         TxSlot,
         TxTable,
         NOOP_SLOTS, //
@@ -164,8 +165,8 @@ impl Ours {
 
     /// Returns whether `pump` with `keepalive` because of `Wire::starves_peer` does something.
     pub fn feeds_peer(&self) -> bool {
-        let queued = self.txs.lengths();
-        let (free, main) = (queued.free_of_credit > 0, queued.main > 0);
+        let queued = |queue| self.txs.queued(queue) > 0;
+        let (free, main) = (queued(QueueKind::FreeOfCredit), queued(QueueKind::Main));
         let slot = self.sq.len() < usize::from(self.sq_size);
         self.credits.starves_peer() && self.credits.wants_noop(free, main, true) && slot
     }
@@ -177,10 +178,10 @@ impl Ours {
         let pushed = self.sq.len();
         loop {
             let free = self.sq_size - self.sq.len() as u16;
-            let before = self.txs.lengths().unreserved;
+            let before = self.txs.queued(QueueKind::Unreserved);
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
-            for _ in self.txs.lengths().unreserved..before {
+            for _ in self.txs.queued(QueueKind::Unreserved)..before {
                 let moved = self.copy[0].pop_front().ok_or("moved from nowhere")?;
                 self.copy[2].push_back(moved);
                 self.asked += 1;
@@ -430,8 +431,12 @@ impl Ours {
     }
 
     fn compare(&self) -> Result<(), Fault> {
-        let l = self.txs.lengths();
-        let real = [l.unreserved, l.free_of_credit, l.main].map(usize::from);
+        let queues = [
+            QueueKind::Unreserved,
+            QueueKind::FreeOfCredit,
+            QueueKind::Main,
+        ];
+        let real = queues.map(|queue| usize::from(self.txs.queued(queue)));
         let copy = [0, 1, 2].map(|i: usize| self.copy[i].len());
         if real != copy {
             return Err(format!("queue lengths {real:?} should be {copy:?}"));
