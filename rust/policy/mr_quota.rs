@@ -21,13 +21,12 @@ pub const fn bound(max_mr: u32) -> u32 {
     }
 }
 
-/// Regions of so many pages have a large list of pages, 8 bytes each. mlx5 and qedr allocate a power
-/// of two for it, so one page more than a power of two would double the memory of each region.
+/// Regions of so many pages have a large list of pages, 8 bytes each. mlx5 and qedr allocate a power of two for it, so
+/// one page more than a power of two would double the memory of each region.
 const MANY_PAGES: u32 = 256;
 
-/// Returns the pages of a region that covers `whole` pages. Memory that begins inside of a page needs
-/// one page more. Where that would double the size of each region there is none, and the driver
-/// copies such memory (Lustre has none).
+/// Returns the pages of a region that covers `whole` pages. Memory that begins inside of a page needs one page more.
+/// Where that would double the size of each region there is none, and the driver copies such memory (Lustre has none).
 pub const fn pages(whole: u32) -> u32 {
     if whole >= MANY_PAGES && whole.is_power_of_two() {
         whole
@@ -39,8 +38,8 @@ pub const fn pages(whole: u32) -> u32 {
 /// Regions that a connection keeps however long they lie idle.
 pub const KEPT: u32 = 2;
 
-/// Milliseconds between two looks at the regions of a connection. Each look destroys one region that
-/// was not used since the last look, if there are more than [`KEPT`]: one firmware command each.
+/// Milliseconds between two looks at the regions of a connection. Each look destroys one region that was not used since
+/// the last look, if there are more than [`KEPT`]: one firmware command each.
 pub const LOOK_MS: i64 = 10_000;
 
 /// State when a connection needs one more region.

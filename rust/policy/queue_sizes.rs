@@ -59,20 +59,17 @@ const PEERS_LEAST: u32 = 8;
 /// Smallest number of gather elements of a WRITE that can be configured, if the device has them.
 const GATHER_LEAST: u32 = 16;
 
-/// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has. 1 MiB
-/// in pages of 4 KiB needs 9 WRITEs with 30 elements, 12 with 23, 17 with 16. With 23 the send queue
-/// takes half of the memory on mlx5 (tests/adapter_queue_memory.rs); `wrq_sge=23` sets that.
+/// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has. 1 MiB in pages of 4 KiB
+/// needs 9 WRITEs with 30 elements, 12 with 23, 17 with 16. With 23 the send queue takes half of the memory on mlx5
+/// (tests/adapter_queue_memory.rs); `wrq_sge=23` sets that.
 const GATHER: u32 = 30;
 
 /// Largest number of gather elements that can be configured.
 const GATHER_MAX: u32 = 128;
 
-/// Speed of a link.
+/// Speed of a link in Mb/s; 0: unknown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct LinkSpeed(
-    /// Mb/s; 0: unknown.
-    pub u32,
-);
+pub struct LinkSpeed(pub u32);
 
 impl LinkSpeed {
     /// Returns the speed of a port by the codes of its lane speed and of its number of lanes (InfiniBand, PortInfo).
@@ -315,12 +312,9 @@ pub const DEPTH_KEPT_MS: u64 = 60_000;
 /// for which the device has no room, at the cost of some firmware commands. It is forgotten after [`DEPTH_KEPT_MS`],
 /// because room may be made. A search for a smaller depth changes nothing.
 ///
-/// Eight bytes, for an atomic: of two searches that end at the same time one is remembered.
+/// Eight bytes, for an atomic: time in milliseconds above [`DepthMemory::DEPTH_BITS`], and depth below; 0: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DepthMemory(
-    /// Time in milliseconds above [`DepthMemory::DEPTH_BITS`], and depth below; 0: nothing.
-    pub u64,
-);
+pub struct DepthMemory(pub u64);
 
 impl DepthMemory {
     const DEPTH_BITS: u32 = 8;
@@ -331,15 +325,14 @@ impl DepthMemory {
         let depth = u8::try_from(self.0 & 0xff).unwrap_or(0);
         // A clock that went back is no reason to believe it for longer.
         let age = now_ms.checked_sub(self.0 >> Self::DEPTH_BITS);
-        match QueueDepth::new(depth.into()) {
-            Some(now) if now < wanted && age.is_some_and(|age| age < DEPTH_KEPT_MS) => {
-                DepthSearch {
-                    now,
-                    remembered: true,
-                    ..search
-                }
-            }
-            _ => search,
+        let known = QueueDepth::new(depth.into()).filter(|depth| *depth < wanted);
+        match known.filter(|_| age.is_some_and(|age| age < DEPTH_KEPT_MS)) {
+            Some(now) => DepthSearch {
+                now,
+                remembered: true,
+                ..search
+            },
+            None => search,
         }
     }
 

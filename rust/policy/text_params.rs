@@ -58,10 +58,8 @@ pub enum RuleErrorKind {
     Range(&'static str),
     /// The clause or its key is wrong.
     Clause(&'static str),
-    /// The value is not a number in this range.
-    Value(i64, i64),
-    /// The value is neither 0 nor a number in this range.
-    ValueNorZero(i64, i64),
+    /// The value is not a number in this range, nor 0 if that is allowed, too.
+    Value(i64, i64, bool),
 }
 
 impl fmt::Display for RuleError<'_> {
@@ -70,8 +68,8 @@ impl fmt::Display for RuleError<'_> {
         match self.what {
             RuleErrorKind::Range(why) => write!(f, "no range of NIDs: {why}"),
             RuleErrorKind::Clause(why) => f.write_str(why),
-            RuleErrorKind::Value(lo, hi) => write!(f, "out of range {lo}..{hi}"),
-            RuleErrorKind::ValueNorZero(lo, hi) => write!(f, "out of range: 0 or {lo}..{hi}"),
+            RuleErrorKind::Value(lo, hi, false) => write!(f, "out of range {lo}..{hi}"),
+            RuleErrorKind::Value(lo, hi, true) => write!(f, "out of range: 0 or {lo}..{hi}"),
         }
     }
 }
@@ -222,10 +220,7 @@ fn value_of<'a>(
     hi: i64,
     or_zero: bool,
 ) -> Result<i32, RuleError<'a>> {
-    let what = match or_zero {
-        true => RuleErrorKind::ValueNorZero(lo, hi),
-        false => RuleErrorKind::Value(lo, hi),
-    };
+    let what = RuleErrorKind::Value(lo, hi, or_zero);
     let n: Option<i64> = value.parse().ok();
     n.filter(|n| (lo..=hi).contains(n) || (or_zero && *n == 0))
         .and_then(|n| i32::try_from(n).ok())
@@ -424,7 +419,7 @@ mod tests {
             ("keepalive=x", 0, 86_400),
             ("timeout=99999999999999999999", 1, 86_400),
         ] {
-            let value = RuleErrorKind::Value(lo, hi);
+            let value = RuleErrorKind::Value(lo, hi, false);
             let mut text = [0u8; 64];
             let clause = [b"9.9.9.9@o2ib ".as_slice(), word.as_bytes()];
             let mut at = 0;
@@ -450,7 +445,7 @@ mod tests {
             let word = text.trim_start_matches("*@o2ib ");
             assert_eq!(
                 says(text),
-                Err((word, RuleErrorKind::ValueNorZero(250, 60_000)))
+                Err((word, RuleErrorKind::Value(250, 60_000, true)))
             );
         }
         for (text, expected) in [("*@o2ib probe=0", 0), ("*@o2ib probe=250", 250)] {

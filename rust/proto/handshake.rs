@@ -5,8 +5,7 @@
 //!
 //! A request has three stages, because the driver has to look up objects between them:
 //!
-//! 1. [`parse_connreq`]: the bytes alone. Afterwards the driver looks for the
-//!    NI that the request is for, among its own NIs only.
+//! 1. [`parse_connreq`]: the bytes alone. Afterwards the driver looks for the NI that the request is for.
 //! 2. [`check_ni`]: against that NI. Afterwards the driver looks for the peer.
 //! 3. [`check_peer`]: against the state of the peer.
 //!
@@ -99,9 +98,7 @@ impl CmSource {
 }
 
 /// Reads a request, in stage 1 (spec 4.4 rows 1-4 and 8, guards H1-H3). `privileged`: the administrator requires a
-/// source port below 1024.
-///
-/// Version 0x11 is rejected here: only peers before 2009 use it (spec 11).
+/// source port below 1024. Version 0x11 is rejected: only peers before 2009 use it (spec 11).
 pub fn parse_connreq(
     private_data: &[u8],
     from: &CmSource,
@@ -169,8 +166,7 @@ pub fn check_ni(
     if req.src.net() != ni.nid.net() {
         return Err(RejectCause::OtherNet);
     }
-    // LNet may send to its own NID: such a request carries our own incarnation
-    // and, as checked next, comes from our own address.
+    // LNet may send to its own NID: such a request carries our incarnation and, as checked next, comes from our address.
     if req.src == ni.nid && req.src_stamp != ni.stamp {
         return Err(RejectCause::OwnNid);
     }
@@ -266,8 +262,6 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
 impl RejectCause {
     /// Returns the reject to send. `ni` is the NI that the request was for, if it was found: its incarnation and limits
     /// tell the peer how to ask again.
-    ///
-    /// Always has version 0x12, the only one this driver uses.
     pub fn reject(&self, ni: Option<&NiView>) -> Reject {
         Reject {
             version: Version::V2,

@@ -219,10 +219,8 @@ impl Reject {
         w.params(&self.params)
     }
 
-    /// Reads CM private data; bytes after the 24th are padding.
-    ///
-    /// The reserved unified magic is accepted as well: the fixed part is laid
-    /// out alike.
+    /// Reads CM private data; bytes after the 24th are padding. Accepts the reserved unified magic as well: the fixed
+    /// part is laid out alike.
     pub fn decode(buf: &[u8]) -> Result<Self, WireError> {
         let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
         let order = order_of(magic, MAGIC)
@@ -333,17 +331,14 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &PeerParams) -> 
         Ok(r) => r,
         Err(e) => return Reaction::Fail(Refused::Malformed(e)),
     };
+    let stamp = reject.incarnation;
     match (reject.version, reject.why) {
         (_, RejectWhy::CONN_RACE) => retry(RetryWhy::Race),
         // Unlike ko2iblnd, which gives up. The caller's back-off and the timeout of waiting messages bound it.
         (_, RejectWhy::EARLY) => retry(RetryWhy::Early),
-        (_, RejectWhy::CONN_STALE) => Reaction::Retry(
-            RetryWhy::Stale,
-            PeerParams {
-                stamp: reject.incarnation,
-                ..*asked
-            },
-        ),
+        (_, RejectWhy::CONN_STALE) => {
+            Reaction::Retry(RetryWhy::Stale, PeerParams { stamp, ..*asked })
+        }
         (Version::V1, RejectWhy::FATAL) | (_, RejectWhy::CONN_UNCOMPAT) => {
             Reaction::Fail(Refused::OldVersion)
         }
