@@ -21,7 +21,6 @@ use ro2iblnd_proto::{
         parse_connreq,
         validate_conn_ack,
         CmSource,
-        Expected,
         NiView,
         PeerView, //
     },
@@ -31,7 +30,8 @@ use ro2iblnd_proto::{
         Reaction,
         Reject,
         RejectCause, //
-    }, //
+    },
+    wire::Identity, //
 };
 
 const ME: Nid = Nid::new(0, 0x0a00_0001);
@@ -118,13 +118,13 @@ fn ask(known: &Known<'_>) -> PeerParams {
 /// Handles the answer that accepts a request of this side.
 fn accepted(known: &Known<'_>, private: &[u8]) {
     let asked = ask(known);
-    let expected = Expected {
+    let expected = Identity {
         me: ME,
         my_stamp: STAMP,
         peer: PEER,
-        asked,
+        peer_stamp: 0,
     };
-    match validate_conn_ack(private, &expected) {
+    match validate_conn_ack(private, &expected, &asked) {
         Ok(agreed) => assert!(agreed.depth <= asked.depth && agreed.frags <= asked.frags),
         Err(e) => {
             let _ = e.to_string();

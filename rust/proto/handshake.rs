@@ -29,9 +29,11 @@ use super::{
         RejectCause, //
     },
     wire::{
+        check_identity,
         decode,
         Body,
         ConnParams,
+        Identity,
         Stale,
         Version,
         WireError, //
@@ -276,19 +278,6 @@ impl RejectCause {
     }
 }
 
-/// Expected sender of the CONNACK, and the parameters of the request.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Expected {
-    /// NID of our NI.
-    pub me: Nid,
-    /// Incarnation of our NI.
-    pub my_stamp: u64,
-    /// NID of the peer.
-    pub peer: Nid,
-    /// Parameters of our CONNREQ.
-    pub asked: PeerParams,
-}
-
 errors! {
     /// Reason why a CONNACK is not acceptable. The queue pair is up by then: the connection must be closed at once.
     AckError {
@@ -309,7 +298,11 @@ errors! {
 /// agreed on: at most those of the request, and the incarnation that every further message of the peer must have.
 ///
 /// The incarnation is not compared with the one known before: the request's `dststamp` served that purpose.
-pub fn validate_conn_ack(private_data: &[u8], expected: &Expected) -> Result<PeerParams, AckError> {
+pub fn validate_conn_ack(
+    private_data: &[u8],
+    expect: &Identity,
+    asked: &PeerParams,
+) -> Result<PeerParams, AckError> {
     let msg = decode(private_data).map_err(AckError::Wire)?;
     let Body::ConnAck(params) = msg.body else {
         return Err(AckError::NotAnAck);
@@ -318,27 +311,24 @@ pub fn validate_conn_ack(private_data: &[u8], expected: &Expected) -> Result<Pee
         return Err(AckError::Version);
     }
     let depth = QueueDepth::new(params.queue_depth)
-        .filter(|&d| d <= expected.asked.depth)
+        .filter(|&d| d <= asked.depth)
         .ok_or(AckError::Depth(params.queue_depth))?;
     let frags = MaxFrags::new(params.max_frags)
-        .filter(|&n| n <= expected.asked.frags)
+        .filter(|&n| n <= asked.frags)
         .ok_or(AckError::Frags(params.max_frags))?;
     if params.max_msg_size != MSG_SIZE_WIRE {
         return Err(AckError::MsgSize(params.max_msg_size));
     }
-    if msg.env.dst != expected.me {
-        return Err(AckError::Stale(Stale::DestinationNid));
-    }
-    if msg.env.dst_stamp != expected.my_stamp {
-        return Err(AckError::Stale(Stale::DestinationStamp));
-    }
-    if msg.env.src != expected.peer {
-        return Err(AckError::Stale(Stale::SourceNid));
-    }
+    let stamp = msg.env.src_stamp;
+    let expect = Identity {
+        peer_stamp: stamp,
+        ..*expect
+    };
+    check_identity(&msg.env, &expect).map_err(AckError::Stale)?;
     Ok(PeerParams {
+        stamp,
         depth,
         frags,
-        stamp: msg.env.src_stamp,
     })
 }
 
@@ -759,16 +749,18 @@ mod tests {
         );
     }
 
-    fn expected() -> Expected {
-        Expected {
-            me: ME,
-            my_stamp: 11,
-            peer: PEER,
-            asked: PeerParams {
-                depth: QueueDepth::new(8).unwrap_or(QueueDepth::MIN),
-                frags: MaxFrags::new(256).unwrap_or(MaxFrags::MIN),
-                stamp: 0,
-            },
+    const EXPECTED: Identity = Identity {
+        me: ME,
+        my_stamp: 11,
+        peer: PEER,
+        peer_stamp: 0,
+    };
+
+    fn asked() -> PeerParams {
+        PeerParams {
+            depth: QueueDepth::new(8).unwrap_or(QueueDepth::MIN),
+            frags: MaxFrags::new(256).unwrap_or(MaxFrags::MIN),
+            stamp: 0,
         }
     }
 
@@ -790,12 +782,12 @@ mod tests {
         f(&mut env, &mut params);
         let mut out = [0; 196];
         encode(&mut out, &env, &BodyOut::ConnAck(params)).map_err(AckError::Wire)?;
-        validate_conn_ack(&out, &expected())
+        validate_conn_ack(&out, &EXPECTED, &asked())
     }
 
     #[test]
     fn good_connacks_pass() {
-        let asked = expected().asked;
+        let asked = asked();
         assert_eq!(
             validate(|_, _| ()),
             Ok(PeerParams {
@@ -864,11 +856,11 @@ mod tests {
     #[test]
     fn other_bytes_are_no_connack() {
         assert_eq!(
-            validate_conn_ack(&[], &expected()),
+            validate_conn_ack(&[], &EXPECTED, &asked()),
             Err(AckError::Wire(WireError::Short))
         );
         assert_eq!(
-            validate_conn_ack(&[0; 196], &expected()),
+            validate_conn_ack(&[0; 196], &EXPECTED, &asked()),
             Err(AckError::Wire(WireError::Magic(0)))
         );
     }

@@ -44,10 +44,7 @@ use crate::{
             State,
             Worker, //
         },
-        handshake::{
-            validate_conn_ack,
-            Expected, //
-        },
+        handshake::validate_conn_ack,
         nid::Nid,
         reject::{
             react_to_reject,
@@ -55,7 +52,8 @@ use crate::{
             Refused,
             RejectCause,
             RetryWhy, //
-        }, //
+        },
+        wire::Identity, //
     },
     rdma::{
         cm::{
@@ -157,13 +155,13 @@ impl Conn {
         if !self.active {
             return self.event(ConnEvent::Established);
         }
-        let expected = Expected {
+        let expected = Identity {
             me: self.ni.nid,
             my_stamp: self.ni.stamp,
             peer: self.nid(),
-            asked,
+            peer_stamp: asked.stamp,
         };
-        match validate_conn_ack(private_data, &expected) {
+        match validate_conn_ack(private_data, &expected, &asked) {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;

@@ -92,13 +92,13 @@ fn the_handshake_is_accepted_by_both_sides() {
         assert_eq!(wanted.frags, MaxFrags::MAX);
         assert_eq!(check_peer(&parsed, None), PeerVerdict::Accept);
 
-        let expected = Expected {
+        let expected = Identity {
             me: parsed.src,
             my_stamp: parsed.src_stamp,
             peer: parsed.dst,
-            asked: asked(),
+            peer_stamp: 0,
         };
-        let agreed = validate_conn_ack(&ack.bytes, &expected).unwrap();
+        let agreed = validate_conn_ack(&ack.bytes, &expected, &asked()).unwrap();
         assert_eq!(agreed.stamp, ni.stamp);
         assert_eq!(agreed.depth, wanted.depth);
         assert_eq!(agreed.frags, wanted.frags);

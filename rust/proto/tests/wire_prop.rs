@@ -192,13 +192,13 @@ fn swallow(bytes: &[u8]) {
         };
         let _ = check_ni(&req, Some(&ni), true, &from);
     }
-    let expected = Expected {
+    let expected = Identity {
         me: ni.nid,
         my_stamp: 1,
         peer: Nid::new(0, 2),
-        asked: ask,
+        peer_stamp: 0,
     };
-    let _ = validate_conn_ack(bytes, &expected);
+    let _ = validate_conn_ack(bytes, &expected, &ask);
 }
 
 proptest! {
