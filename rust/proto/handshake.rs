@@ -168,7 +168,7 @@ pub fn check_ni(
     if req.src.net() != ni.nid.net() {
         return Err(RejectCause::OtherNet);
     }
-    // LNet may send to its own NID: such a request carries our incarnation and, as checked next, comes from our address.
+    // LNet may send to its own NID: such a request has our incarnation and, as checked next, comes from our address.
     if req.src == ni.nid && req.src_stamp != ni.stamp {
         return Err(RejectCause::OwnNid);
     }

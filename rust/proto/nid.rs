@@ -90,7 +90,7 @@ impl fmt::Display for Nid {
 /// Returns the value by which two nodes that connect to each other at the same time agree on a winner: the higher one
 /// (spec 4.8).
 ///
-/// LNet's `nidhash` (lnet-types.h): the network XOR the address as stored in network order and read as a native integer.
+/// LNet's `nidhash` (lnet-types.h): the network XOR the address as stored in network order and read as a native number.
 /// All known deployments are little-endian, so that reading is fixed here: a big-endian node then agrees with them.
 pub const fn race_key(nid: Nid) -> u32 {
     nid.net() ^ nid.addr().swap_bytes()
