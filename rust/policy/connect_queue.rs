@@ -172,9 +172,10 @@ where
             self.forget(addr, place);
             *place = QueueState::Outside;
             // Half of the places are for peers without a connection that answer.
+            let room = self.waiting.len();
             let end = match claim {
-                ConnectPriority::First => ROOM,
-                ConnectPriority::Silent | ConnectPriority::More => ROOM / 2,
+                ConnectPriority::First => room,
+                ConnectPriority::Silent | ConnectPriority::More => room / 2,
             };
             if let Some(entry) = self.waiting.iter_mut().take(end).nth(self.len) {
                 *entry = (addr, claim);
@@ -387,7 +388,7 @@ mod tests {
         let mut room = [UNUSED; 1024];
         let mut line = busy(&mut room);
         for round in 0..100u32 {
-            for addr in 0..1000u32 {
+            for addr in 0..500u32 {
                 let more = addr % 3 == 0;
                 let mut place = QueueState::Nowhere;
                 assert!(line.enter(addr, 1, &mut place, more).is_none() && place.waits());
@@ -399,7 +400,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(line.len, 1000);
+        assert_eq!(line.len, 500);
     }
 
     #[test]
@@ -442,6 +443,36 @@ mod tests {
         }
         assert_eq!(line.next(), None);
         assert_eq!(line.enter(2, 1, two, false), Some(First));
+    }
+
+    /// Tests that a thousand peers that want more connections, or did not answer, leave places for other peers.
+    #[test]
+    fn test_half_of_the_places_are_for_peers_without_a_connection() {
+        for (more, silent, claim) in [(true, false, More), (false, true, Silent)] {
+            let (mut room, mut buckets) = ([UNUSED; 8], [[0; 4]; 16]);
+            let mut line = queue(&mut room, &mut buckets);
+            assert_eq!(
+                line.enter(9, 16, &mut QueueState::Nowhere, false),
+                Some(First)
+            );
+            let mut join = |addr, more| {
+                line.note(addr, !silent || addr >= 100);
+                let mut place = QueueState::Nowhere;
+                assert_eq!(line.enter(addr, 1, &mut place, more), None);
+                place
+            };
+            for addr in 10..20 {
+                let place = match addr < 14 {
+                    true => QueueState::Queued(claim),
+                    false => QueueState::Outside,
+                };
+                assert_eq!(join(addr, more), place);
+            }
+            for addr in 100..104 {
+                assert_eq!(join(addr, false), QueueState::Queued(First));
+            }
+            assert_eq!(join(104, false), QueueState::Outside);
+        }
     }
 
     /// Tests that a peer with several connections begins all of them, or none: the last may exceed the limit.
