@@ -372,22 +372,18 @@ impl NiDevice {
     /// Handles a link of the interface that changed or is about to change.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let gids = event == LinkEvent::Moved && self.ni.on_hca(Hca::has_gids).unwrap_or(false);
-        self.ni.way(|way| {
-            // Under the lock: a check that began before finds a later time.
-            let now_ms = self.ni.now_ms();
-            match event {
-                LinkEvent::Up => way.interface(Interface::Up),
-                LinkEvent::NoCarrier => way.interface(Interface::NoCarrier),
-                LinkEvent::Down => way.interface(Interface::Down),
-                LinkEvent::Leaving => way.leaving(now_ms),
-                LinkEvent::Moved => {
-                    // An earlier change of the GIDs is not the change that belongs to this move.
-                    let _ = self.gids_changed.xchg(false, Full);
-                    let attached = self.watched.load(Acquire);
-                    way.address.moves(now_ms, gids, attached);
-                }
-                LinkEvent::Mtu => {}
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| match event {
+            LinkEvent::Up => way.interface(Interface::Up),
+            LinkEvent::NoCarrier => way.interface(Interface::NoCarrier),
+            LinkEvent::Down => way.interface(Interface::Down),
+            LinkEvent::Leaving => way.leaving(now_ms),
+            LinkEvent::Moved => {
+                let attached = self.watched.load(Acquire);
+                let take_change = || self.gids_changed.xchg(false, Full);
+                way.address.moves(now_ms, gids, attached, take_change);
             }
+            LinkEvent::Mtu => {}
         });
         if event == LinkEvent::Leaving {
             self.run_in::<PEERS>(0);
@@ -400,13 +396,9 @@ impl NiDevice {
     fn follow_address(self: &Arc<Self>) -> Option<u32> {
         let ni = &self.ni;
         let now_ms = ni.now_ms();
-        let wait_ms = ni.way(|way| {
-            // Under the lock: a move that comes later waits for its own change of the GIDs.
-            if self.gids_changed.xchg(false, Full) {
-                way.address.gids_changed(now_ms);
-            }
-            way.address.wait_ms(now_ms)
-        })?;
+        // Under the lock: a move that comes later waits for its own change of the GIDs.
+        let take_change = || self.gids_changed.xchg(false, Full);
+        let wait_ms = ni.way(|way| way.address.wait_ms(now_ms, take_change))?;
         if wait_ms > 0 {
             return Some(wait_ms);
         }

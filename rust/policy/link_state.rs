@@ -537,6 +537,8 @@ pub struct DeviceTracker {
 impl DeviceTracker {
     /// Records an event that may have moved the address.
     pub fn recheck(&mut self, now_ms: u64) {
+        // The time may have been read before a look that is under way began, which did not see the event.
+        let now_ms = now_ms.max(self.looked_ms);
         if !self.is_recent(now_ms) {
             self.began_ms = now_ms;
         }
@@ -545,17 +547,20 @@ impl DeviceTracker {
     }
 
     /// Records that the interface moves, or has a new hardware address. With `gids`, the GIDs change as well. Attempts
-    /// wait if the NI has a device (`attached`).
-    pub fn moves(&mut self, now_ms: u64, gids: bool, attached: bool) {
+    /// wait if the NI has a device (`attached`). `take_change` takes the record that the GIDs of the device have
+    /// changed.
+    pub fn moves(
+        &mut self,
+        now_ms: u64,
+        gids: bool,
+        attached: bool,
+        take_change: impl FnOnce() -> bool,
+    ) {
         self.recheck(now_ms);
+        // An earlier change is not the change that belongs to this move.
+        let _ = take_change();
         self.awaited = gids;
         self.unsettled |= attached;
-    }
-
-    /// Records that the GIDs of the device have changed.
-    pub fn gids_changed(&mut self, now_ms: u64) {
-        self.recheck(now_ms);
-        self.awaited = false;
     }
 
     fn is_recent(&self, now_ms: u64) -> bool {
@@ -568,8 +573,13 @@ impl DeviceTracker {
         self.is_recent(now_ms) && now_ms.saturating_sub(self.began_ms) >= HURRY_MS
     }
 
-    /// Returns the milliseconds until the address is to be looked for; `None`: there is no reason to.
-    pub fn wait_ms(&self, now_ms: u64) -> Option<u32> {
+    /// Returns the milliseconds until the address is to be looked for; `None`: there is no reason to. `take_change` as
+    /// for [`DeviceTracker::moves`].
+    pub fn wait_ms(&mut self, now_ms: u64, take_change: impl FnOnce() -> bool) -> Option<u32> {
+        if take_change() {
+            self.recheck(now_ms);
+            self.awaited = false;
+        }
         self.doubted_ms?;
         let since = u32::try_from(now_ms.saturating_sub(self.looked_ms)).unwrap_or(IDLE_MS);
         Some(if self.is_long(now_ms) {
@@ -629,6 +639,8 @@ impl DeviceTracker {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_link_state))]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -940,10 +952,10 @@ mod tests {
     #[test]
     fn attempts_wait_while_the_address_may_move() {
         let mut w = LinkState::default();
-        w.address.moves(0, true, true);
+        w.address.moves(0, true, true, || false);
         assert_eq!(w.passage(), SendPolicy::Hold);
         assert!(w.is_open() && w.address.poll(500, AddrLocation::Here).hold);
-        w.address.gids_changed(600);
+        assert_eq!(w.address.wait_ms(600, || true), Some(0));
         assert!(!w.address.poll(700, AddrLocation::Here).hold);
         // Another event came during the look.
         assert!(!w.address.settle(700, true));
@@ -953,10 +965,10 @@ mod tests {
         assert!(w.address.settle(801, false) && !w.address.settle(801, false));
         assert_eq!(w.passage(), SendPolicy::Open);
         // The NI loses its device meanwhile: the next device may be about to lose the address.
-        w.address.moves(900, false, true);
+        w.address.moves(900, false, true, || false);
         w.unbound(901);
         assert!(!w.address.unsettled);
-        w.address.moves(902, false, false);
+        w.address.moves(902, false, false, || false);
         assert!(!w.address.unsettled);
         w.bound(903);
         assert!(w.address.unsettled);
@@ -990,8 +1002,8 @@ mod tests {
 
     #[test]
     fn nothing_is_looked_for_without_a_reason() {
-        let h = DeviceTracker::default();
-        assert_eq!(h.wait_ms(5), None);
+        let mut h = DeviceTracker::default();
+        assert_eq!(h.wait_ms(5, || false), None);
     }
 
     #[test]
@@ -1009,23 +1021,50 @@ mod tests {
             again(HERE_MS, false)
         );
         assert_eq!(h.poll(320 + SETTLE_MS, AddrLocation::Here), SETTLED);
-        assert_eq!(h.wait_ms(321 + SETTLE_MS), None);
+        assert_eq!(h.wait_ms(321 + SETTLE_MS, || false), None);
     }
 
     #[test]
     fn address_on_this_device_waits_for_its_gids() {
         let mut h = DeviceTracker::default();
-        h.moves(0, true, true);
+        h.moves(0, true, true, || false);
         assert_eq!(h.poll(500, AddrLocation::Here), again(HERE_MS, true));
         // They are late: the second event starts the time again, and so does the pause.
-        h.gids_changed(600);
+        assert_eq!(h.wait_ms(600, || true), Some(0));
         assert_eq!(h.poll(601, AddrLocation::Here), again(HERE_MS, true));
         assert_eq!(h.poll(701, AddrLocation::Here), again(HERE_MS, false));
         // They do not change after all.
-        h.moves(2_000, true, true);
+        h.moves(2_000, true, true, || false);
         let late = 1_999 + SETTLE_MS;
         assert_eq!(h.poll(late, AddrLocation::Here), again(HERE_MS, true));
         assert_eq!(h.poll(late + 1, AddrLocation::Here), SETTLED);
+    }
+
+    /// Tests a change of the GIDs that an interrupt has recorded, and that no check has seen before the move.
+    #[test]
+    fn test_gid_change_before_a_move_does_not_end_its_wait() {
+        let mut h = DeviceTracker::default();
+        let changed = Cell::new(true);
+        h.moves(0, true, true, || changed.take());
+        assert_eq!(h.wait_ms(1, || changed.take()), Some(0));
+        assert!(h.poll(500, AddrLocation::Here).hold);
+        // The change that belongs to the move.
+        changed.set(true);
+        assert_eq!(h.wait_ms(501, || changed.take()), Some(0));
+        assert!(!h.poll(700, AddrLocation::Here).hold);
+    }
+
+    /// Tests a notifier that reads the time, and waits for the lock while a check looks for the address.
+    #[test]
+    fn test_move_with_an_old_time_is_newer_than_a_running_look() {
+        let mut h = DeviceTracker::default();
+        h.moves(0, false, true, || false);
+        assert!(!h.poll(1_000, AddrLocation::Here).hold);
+        h.moves(999, false, true, || false);
+        assert!(!h.settle(1_000, false) && h.unsettled);
+        // The next look sees the move.
+        assert_eq!(h.wait_ms(1_001, || false), Some(0));
+        assert_eq!(h.poll(1_001, AddrLocation::Elsewhere), MOVE);
     }
 
     #[test]
@@ -1054,7 +1093,7 @@ mod tests {
         let (mut held_ms, mut looks) = (0u64, 0u64);
         for now_ms in (1_000..61_000).step_by(50) {
             h.recheck(now_ms);
-            if h.wait_ms(now_ms) != Some(0) {
+            if h.wait_ms(now_ms, || false) != Some(0) {
                 continue;
             }
             looks = looks.saturating_add(1);
@@ -1066,14 +1105,14 @@ mod tests {
         assert!(held_ms < HURRY_MS && looks < 60 + HURRY_MS / 50 + 2);
         // It moves after all, and the next look finds it.
         h.recheck(62_000);
-        assert_eq!(h.wait_ms(62_000), Some(0));
+        assert_eq!(h.wait_ms(62_000, || false), Some(0));
         assert_eq!(h.poll(62_000, AddrLocation::Elsewhere), MOVE);
         assert_eq!(h.poll(62_001, AddrLocation::Here), again(HERE_MS, true));
         // When they are quiet it is settled.
         assert_eq!(h.poll(63_000, AddrLocation::Here), SETTLED);
         assert!(!h.is_long(63_000));
         h.recheck(64_000);
-        assert!(!h.is_long(64_000) && h.wait_ms(64_000) == Some(0));
+        assert!(!h.is_long(64_000) && h.wait_ms(64_000, || false) == Some(0));
     }
 
     #[test]
