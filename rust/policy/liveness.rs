@@ -16,7 +16,9 @@
 //! the peer may have closed it. But all are probed at the same time ([`Check::All`], [`Liveness::ask`]), so that their
 //! timeouts do not add up.
 //!
-//! Context: any; the caller holds the connection's lock.
+//! Messages prefer connections on which the peer is not silent ([`pick`]).
+//!
+//! Context: any; the caller holds the connection's lock, for [`pick`] the peer's.
 
 /// Shortest time between two probes of a peer that has sent nothing since, in milliseconds.
 pub const AGAIN_MS: u32 = 3000;
@@ -167,9 +169,32 @@ impl Liveness {
     }
 }
 
+/// Returns the connection for message number `turn` of a peer, out of the connections that `is_usable`; `None` if none
+/// is. Usable connections take their own turns, and share the turns of the others alike.
+#[inline]
+pub fn pick<T>(turn: usize, all: &[T], is_usable: impl Fn(&T) -> bool) -> Option<&T> {
+    let own = turn.checked_rem(all.len()).and_then(|at| all.get(at));
+    match own.filter(|conn| is_usable(conn)) {
+        None => pick_other(turn, all, is_usable),
+        conn => conn,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn pick_other<T>(turn: usize, all: &[T], is_usable: impl Fn(&T) -> bool) -> Option<&T> {
+    let mut usable = all.iter().filter(|conn| is_usable(conn));
+    // The number of the round is added, because each round leaves out the same turns.
+    let round = turn.checked_div(all.len())?;
+    let turn = turn.checked_rem(all.len())?.wrapping_add(round);
+    usable.nth(turn.checked_rem(usable.clone().count())?)
+}
+
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_liveness))]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
 
     /// Connection with its timer, simulated by the millisecond.
@@ -406,5 +431,30 @@ mod tests {
         );
         other.sent = other.now;
         assert!(!other.silence.ask(other.ago()));
+    }
+
+    #[test]
+    fn test_usable_connections_share_all_turns_alike() {
+        for len in 1..=6usize {
+            for usable in 0..1u32 << len {
+                let conns = [const { Cell::new(0usize) }; 6];
+                let all = [0, 1, 2, 3, 4, 5].map(|at| (usable >> at & 1 != 0, conns.get(at)));
+                let all = all.split_at(len).0;
+                let turns = len.saturating_mul(60);
+                for turn in 0..turns {
+                    let found = pick(turn, all, |(is_usable, _)| *is_usable);
+                    assert_eq!(found.is_some(), usable > 0);
+                    if let Some((_, Some(count))) = found {
+                        count.set(count.get().saturating_add(1));
+                    }
+                }
+                // No count of connections of which each takes its turn in 60 rounds has a remainder.
+                let share = turns.checked_div(usable.count_ones() as usize).unwrap_or(0);
+                for (is_usable, count) in all {
+                    let count = count.map_or(0, |count| count.get());
+                    assert_eq!(count, if *is_usable { share } else { 0 });
+                }
+            }
+        }
     }
 }

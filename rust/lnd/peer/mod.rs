@@ -46,6 +46,7 @@ use crate::{
             ROOM,
             UNUSED, //
         },
+        liveness,
         reconnect::{
             PeerParams,
             ReconnectState as Policy, //
@@ -489,6 +490,14 @@ struct Listed<C> {
     is_usable: bool,
 }
 
+impl<C: Connection> Listed<C> {
+    /// Returns whether messages may use the connection, and the peer is not silent on it.
+    #[inline]
+    fn is_sound(&self) -> bool {
+        self.is_usable && !self.conn.is_doubted()
+    }
+}
+
 /// Connections of a peer, in any state, and which of them messages may use. The caller holds the peer lock.
 struct ConnList<C> {
     all: KVec<Listed<C>>,
@@ -531,29 +540,19 @@ impl<C: Connection> ConnList<C> {
     /// Returns the next connection to use.
     fn pick(&mut self) -> Option<Arc<C>> {
         self.next = self.next.wrapping_add(1);
-        let at = self.next.checked_rem(self.all.len())?;
-        match self.all.get(at) {
-            Some(of) if of.is_usable && !of.conn.is_doubted() => Some(of.conn.clone()),
-            _ => self.pick_other(),
+        match liveness::pick(self.next, &self.all, Listed::is_sound) {
+            Some(of) => Some(of.conn.clone()),
+            None => self.best(),
         }
     }
 
-    /// Returns the next connection to use in place of one that is not usable: the others share its turns alike.
+    /// Returns the oldest connection that is not doubted, otherwise the newest.
     #[cold]
     #[inline(never)]
-    fn pick_other(&self) -> Option<Arc<C>> {
-        let sound = |of: &&Listed<C>| of.is_usable && !of.conn.is_doubted();
-        let at = self.next.checked_rem(self.all.iter().filter(sound).count());
-        let next = at.and_then(|at| self.all.iter().filter(sound).nth(at));
-        next.map_or_else(|| self.best(), |of| Some(of.conn.clone()))
-    }
-
-    /// Returns the oldest connection that is not doubted, otherwise the newest.
     fn best(&self) -> Option<Arc<C>> {
-        let mut usable = self.all.iter().filter(|of| of.is_usable);
-        let newest = usable.clone().next_back();
-        let sound = usable.find(|of| !of.conn.is_doubted());
-        sound.or(newest).map(|of| of.conn.clone())
+        let sound = self.all.iter().find(|of| of.is_sound());
+        let newest = || self.all.iter().rfind(|of| of.is_usable);
+        sound.or_else(newest).map(|of| of.conn.clone())
     }
 
     /// Returns the number of connections.
