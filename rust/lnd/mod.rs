@@ -12,7 +12,6 @@ mod conn;
 pub(crate) mod conn_requests;
 pub(crate) mod debugfs;
 pub(crate) mod hca;
-mod index_walk;
 pub(crate) mod lingering;
 pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;

@@ -40,7 +40,6 @@ use super::{
     conn::Conn,
     debugfs::NiFiles,
     hca::Hca,
-    index_walk::IndexWalks,
     log,
     ni::Ni,
     peer::{
@@ -117,9 +116,6 @@ pub(crate) struct NiDevice {
     all_peers: DelayedWork<NiDevice, PEERS>,
     /// Whether the administrator has changed settings since the last run.
     has_new_settings: Atomic<bool>,
-    /// Positions in LNet's lists of peers and connections.
-    #[pin]
-    pub(crate) numbered: IndexWalks,
     /// Files in debugfs.
     #[pin]
     files: Mutex<Option<NiFiles>>,
@@ -157,7 +153,6 @@ impl NiDevice {
                 look <- kernel::new_delayed_work!("NiDevice::look"),
                 all_peers <- kernel::new_delayed_work!("NiDevice::all_peers"),
                 has_new_settings: Atomic::new(false),
-                numbered <- IndexWalks::new(),
                 files <- kernel::new_mutex!(None, "NiDevice::files"),
             }),
             GFP_KERNEL,

@@ -258,7 +258,7 @@ impl Lnd for O2ib {
     }
 
     fn peer_info(this: ArcBorrow<'_, NiDevice>, index: u32) -> Option<PeerInfo> {
-        let peer = this.numbered.peer(&this.peers.table, index)?;
+        let peer = this.peers.peer_at(index)?;
         Some(PeerInfo {
             nid: peer.nid.raw(),
             // One reference is the table's.
@@ -278,7 +278,7 @@ impl Lnd for O2ib {
     }
 
     fn conn_info(this: ArcBorrow<'_, NiDevice>, index: u32) -> Option<ConnInfo> {
-        let conn = this.numbered.conn(&this.peers.table, index)?;
+        let conn = this.peers.conn_at(index)?;
         Some(ConnInfo {
             nid: conn.nid().raw(),
             path_mtu: conn.path_mtu(),

@@ -16,6 +16,7 @@ use kernel::{
     prelude::*,
     sync::{
         Arc,
+        Mutex,
         SpinLock, //
     },
     workqueue::DelayedWork, //
@@ -58,7 +59,10 @@ use crate::{
     },
     rdma::{
         random,
-        rcu_map::RcuMap,
+        rcu_map::{
+            MapWalk,
+            RcuMap, //
+        },
         work::{
             self,
             NofsScope, //
@@ -70,7 +74,6 @@ mod conn_events;
 mod connect;
 pub(super) mod pending;
 mod send;
-mod snapshot;
 
 /// Ids of the delayed works: the retry, and the timeout of waiting messages.
 const RETRY: u64 = 1;
@@ -183,6 +186,11 @@ pub(crate) struct Peers<C: Connection> {
     /// Peers that wait for their turn to connect.
     #[pin]
     line: SpinLock<ConnectQueue<KVVec<QueuedPeer>, KVec<UnresponsiveBucket>>>,
+    /// Positions in LNet's lists of peers and connections.
+    #[pin]
+    peer_walk: Mutex<WalkPos>,
+    #[pin]
+    conn_walk: Mutex<WalkPos>,
 }
 
 impl<C: Connection> Peers<C> {
@@ -198,6 +206,8 @@ impl<C: Connection> Peers<C> {
                 table,
                 lingering <- LingeringConns::new(),
                 line <- kernel::new_spinlock!(line, "Peers::line"),
+                peer_walk <- kernel::new_mutex!(WalkPos::START, "Peers::peer_walk"),
+                conn_walk <- kernel::new_mutex!(WalkPos::START, "Peers::conn_walk"),
             }),
             GFP_KERNEL,
         )
@@ -232,6 +242,27 @@ impl<C: Connection> Peers<C> {
         self.table.remove(peer.nid.addr(), peer, queue);
     }
 
+    /// Returns peer number `index`.
+    pub(crate) fn peer_at(&self, index: u32) -> Option<Arc<Peer<C>>> {
+        let mut pos = self.peer_walk.lock();
+        pos.find(index, |pos| self.table.next(&mut pos.walk))
+    }
+
+    /// Returns connection number `index`.
+    pub(crate) fn conn_at(&self, index: u32) -> Option<Arc<C>> {
+        let mut pos = self.conn_walk.lock();
+        pos.find(index, |pos| loop {
+            if let Some((nid, at)) = pos.peer {
+                let conn = self.table.get(nid.addr()).and_then(|peer| peer.conn_at(at));
+                if conn.is_some() {
+                    pos.peer = Some((nid, at.saturating_add(1)));
+                    return conn;
+                }
+            }
+            pos.peer = Some((self.table.next(&mut pos.walk)?.nid, 0));
+        })
+    }
+
     /// Calls `f` for each connection of each peer, without a lock ([`Peer::for_each_conn`]).
     pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
         self.table.for_each(|peer| peer.for_each_conn(&mut f));
@@ -253,6 +284,47 @@ impl<C: Connection> Peers<C> {
             busy = busy || peer.with(|inner| inner.objects()) > 0;
         });
         busy
+    }
+}
+
+/// Position of a walk over the peers or connections of an NI. LNet lists them by asking for number 0, 1, 2 and so on
+/// until there is none. A walk that began at the first peer for each number would take a minute with ten thousand peers,
+/// so the walk continues from its last position. Administrators that list at the same time disturb each other: then a
+/// walk begins at the first peer.
+#[derive(Clone, Copy)]
+struct WalkPos {
+    /// Number of the next peer or connection.
+    next: u32,
+    walk: MapWalk,
+    /// For connections: the peer whose connections are listed, and how many of them were listed.
+    peer: Option<(Nid, usize)>,
+}
+
+impl WalkPos {
+    const START: Self = Self {
+        next: 0,
+        walk: MapWalk::START,
+        peer: None,
+    };
+
+    /// Returns the item `index` of the sequence that `step` produces. Continues from the current position if that is
+    /// not behind `index`.
+    fn find<T>(&mut self, index: u32, mut step: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
+        if index < self.next {
+            *self = Self::START;
+        }
+        loop {
+            let found = step(self);
+            if found.is_none() {
+                *self = Self::START;
+                return None;
+            }
+            let at = self.next;
+            self.next = at.saturating_add(1);
+            if at == index {
+                return found;
+            }
+        }
     }
 }
 
@@ -279,6 +351,28 @@ pub(crate) struct PeerInner<C> {
     called_ms: u64,
     /// Time of the next attempt, on the NI's clock, if one is due.
     retry_ms: u64,
+}
+
+/// State of a peer for debugfs and `lnetctl debug peer`.
+pub(crate) struct PeerSnapshot {
+    /// Number of connection objects.
+    pub(crate) objects: u16,
+    /// Number of connections that messages may use.
+    pub(crate) usable: usize,
+    /// Number of messages that wait for a connection.
+    pub(crate) waiting: usize,
+    /// Milliseconds that the oldest of them has waited; 0 if none waits.
+    pub(crate) waited_ms: i64,
+    /// Number of consecutive races that the peer lost.
+    pub(crate) races: u8,
+    /// Number of consecutive failed attempts.
+    pub(crate) failures: u32,
+    /// Cause of the end of the last connection or attempt, if there was none since.
+    pub(crate) last_cause: Option<Cause>,
+    /// Time of the last valid message on a closed connection, on the NI's clock.
+    pub(crate) heard_ms: u64,
+    /// Time of the next attempt, on the NI's clock; `None` if none is due.
+    pub(crate) retry_at_ms: Option<u64>,
 }
 
 /// Peer whose connections are of type `C`.
@@ -359,6 +453,26 @@ impl<C: Connection> Peer<C> {
         inner.conns.add(&conn)?;
         drop(inner);
         Ok(conn)
+    }
+
+    /// Returns its state.
+    pub(crate) fn snapshot(&self) -> PeerSnapshot {
+        self.with(|inner| PeerSnapshot {
+            objects: inner.objects(),
+            usable: inner.conns.usable(),
+            waiting: inner.pending.len(),
+            waited_ms: inner.pending.waited_ms(),
+            races: inner.policy.races,
+            failures: inner.policy.failures,
+            last_cause: inner.last_cause,
+            heard_ms: inner.heard_ms,
+            retry_at_ms: inner.policy.is_due().then_some(inner.retry_ms),
+        })
+    }
+
+    /// Returns the connections. If memory is missing, some are left out.
+    pub(crate) fn conns(&self) -> KVec<Arc<C>> {
+        self.with(|inner| inner.conns.snapshot())
     }
 
     /// Takes `conn` out of the connections that messages may use.
@@ -474,6 +588,10 @@ impl<C: Connection> Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
+    /// Returns the number of connection objects.
+    pub(crate) fn objects(&self) -> u16 {
+        u16::try_from(self.conns.len()).unwrap_or(u16::MAX)
+    }
     /// Returns the next connection to use; none while older messages wait and no thread hands them over.
     fn pick(&mut self) -> Option<Arc<C>> {
         if !self.pending.is_empty() && !self.flushing {

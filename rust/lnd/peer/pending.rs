@@ -5,16 +5,13 @@
 //!
 //! The list is short, because LNet's credits limit it, and off the fast path. So appending walks the list.
 
-use kernel::{
-    prelude::*,
-    time::{
-        Instant,
-        Monotonic, //
-    }, //
-};
+use kernel::prelude::*;
 
 use crate::{
-    lnd::ni::Ni,
+    lnd::{
+        ni::Ni,
+        timestamp::Timestamp, //
+    },
     lnet::{
         Message,
         SendRequest, //
@@ -29,7 +26,7 @@ pub(super) struct Pending {
     pub(super) req: SendRequest,
     /// Cause for which a connection failed it.
     pub(super) cause: Option<Cause>,
-    since: Instant<Monotonic>,
+    since: Timestamp,
     next: Option<KBox<Pending>>,
 }
 
@@ -43,16 +40,12 @@ impl Pending {
                     msg: Some(msg),
                     req: req.keep(),
                     cause: None,
-                    since: Instant::now(),
+                    since: Timestamp::now(),
                     next: None,
                 },
             )),
             Err(_) => Err(msg),
         }
-    }
-
-    fn waited_ms(&self) -> i64 {
-        self.since.elapsed().as_millis()
     }
 }
 
@@ -83,7 +76,7 @@ impl PendingList {
 
     /// Returns how long the oldest message has waited, in milliseconds; 0 if none waits.
     pub(super) fn waited_ms(&self) -> i64 {
-        self.head.as_ref().map_or(0, |oldest| oldest.waited_ms())
+        self.head.as_ref().map_or(0, |oldest| oldest.since.elapsed_ms())
     }
 
     /// Appends a message.
@@ -112,7 +105,7 @@ impl PendingList {
     /// them.
     pub(super) fn take_expired(&mut self, limit_ms: i64) -> Self {
         let mut at = &mut self.head;
-        while at.as_ref().is_some_and(|p| p.waited_ms() > limit_ms) {
+        while at.as_ref().is_some_and(|p| p.since.elapsed_ms() > limit_ms) {
             let Some(expired) = at else { break };
             at = &mut expired.next;
         }
