@@ -17,7 +17,7 @@ use kernel::{
 use super::{
     conn::Conn,
     log,
-    ni::Ni,
+    ni::O2ib,
     peer::{
         Connection,
         Peers, //
@@ -31,18 +31,17 @@ use super::{
 use crate::{
     lnet::{
         params,
+        Lnd,
         StartError, //
     },
-    policy::{
-        request_rate::{
-            timer_units,
-            RateLimit,
-            Rates,
-            SourceBucket,
-            PARTS,
-            REFUSALS,
-            TAKEN, //
-        }, //
+    policy::request_rate::{
+        timer_units,
+        RateLimit,
+        Rates,
+        SourceBucket,
+        PARTS,
+        REFUSALS,
+        TAKEN, //
     },
     proto::{
         cause::Cause,
@@ -73,25 +72,19 @@ use crate::{
     }, //
 };
 
-/// Owner of listeners.
-pub(crate) trait ListenerOwner: Send + Sync + Sized + 'static {
-    /// Makes the NIs that listen at `accept` check their device, because the device of the listener is being removed,
-    /// or its address may be on another device. Process context, in a handler of the listener: must not wait for a
-    /// device.
-    fn device_event(&self, accept: &Accept<Self>);
-}
+/// NI as LNet knows it.
+pub(crate) type LnetNi = <O2ib as Lnd>::Ni;
 
-/// Handler of the requests of one interface, which belongs to an `H`.
+/// Handler of the requests of one interface.
 #[pin_data]
-pub(crate) struct Accept<H> {
-    host: Arc<H>,
+pub(crate) struct Accept {
     /// Counter of requests for none of the NIs.
     strangers: Arc<CloseStats>,
     /// Set while the device is being removed.
     removed: Atomic<bool>,
     /// NIs that listen here.
     #[pin]
-    users: SpinLock<KVec<Arc<Ni>>>,
+    users: SpinLock<KVec<Arc<LnetNi>>>,
     /// Rate limit of rejects.
     #[pin]
     refusals: SpinLock<RateLimiter>,
@@ -121,14 +114,13 @@ struct Findings {
     ni: Option<Arc<Ni>>,
 }
 
-impl<H> Accept<H> {
+impl Accept {
     /// Creates the handler. May sleep.
-    pub(crate) fn new(host: Arc<H>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
+    pub(crate) fn new(strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
         let refusals = rate_limiter(REFUSALS)?;
         let taken = rate_limiter(TAKEN)?;
         Arc::pin_init(
             pin_init!(Self {
-                host,
                 strangers,
                 removed: Atomic::new(false),
                 users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
@@ -149,22 +141,31 @@ impl<H> Accept<H> {
         self.removed.store(true, Release);
     }
 
-    /// Makes `ni` listen here. Requests for an NI that is not registered here are rejected.
+    /// Makes `user` listen here. Requests for an NI that is not registered here are rejected.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn add_ni(&self, ni: &Arc<Ni>) -> Result {
-        Ok(self.users.lock().push(ni.clone(), GFP_ATOMIC)?)
+    pub(crate) fn add_ni(&self, user: &Arc<LnetNi>) -> Result {
+        Ok(self.users.lock().push(user.clone(), GFP_ATOMIC)?)
     }
 
-    /// Stops listening for `ni`.
-    pub(crate) fn remove_ni(&self, ni: &Arc<Ni>) {
+    /// Stops listening for `user`.
+    pub(crate) fn remove_ni(&self, user: &Arc<LnetNi>) {
         let mut users = self.users.lock();
-        let at = users.iter().position(|user| Arc::ptr_eq(user, ni));
+        let at = users.iter().position(|of| Arc::ptr_eq(of, user));
         let user = at.and_then(|at| users.remove(at).ok());
         drop(users);
         drop(user);
+    }
+
+    /// Makes the NIs check their device, because the device of the listener is being removed, or its address may be on
+    /// another device. Runs in a handler of the listener, so it must not wait for a device.
+    fn check_devices(&self) {
+        self.users
+            .lock()
+            .iter()
+            .for_each(|user| user.doubt_address());
     }
 
     /// Checks a request that came from `from`. Returns the connection object for an accepted request. `Err(None)`: no
@@ -178,14 +179,24 @@ impl<H> Accept<H> {
         let privileged = params::require_privileged_port();
         let asked = parse_connreq(req.private_data(), from, privileged)?;
         findings.src = Some(asked.src);
-        let any = self.users.lock().first().cloned();
-        let serves = |ni: &Arc<Ni>| self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni));
+        let any = self.users.lock().first().map(|user| user.ni.clone());
+        let serves = |of: &LnetNi| {
+            self.users
+                .lock()
+                .iter()
+                .any(|user| core::ptr::eq(&**user, of))
+        };
         let found = any
             .and_then(|ni| ni.lnet.find(asked.dst.raw()))
-            .filter(|found| serves(&found.lnd.ni));
+            .filter(|found| serves(&found.lnd));
         findings.ni = found.as_ref().map(|found| found.lnd.ni.clone());
         let view = found.as_ref().map(|found| found.lnd.ni.view(found.active));
-        let ready = device_ready(self.users.lock().iter().map(|ni| ni.lnet.is_active()));
+        let ready = device_ready(
+            self.users
+                .lock()
+                .iter()
+                .map(|user| user.ni.lnet.is_active()),
+        );
         let known = check_ni(&asked, view.as_ref(), ready, from)?;
         let Some(peers) = found.as_ref().map(|found| &found.lnd.peers) else {
             return Err(Why::NoSuchNi(asked.dst).into());
@@ -262,21 +273,21 @@ fn admit(
     }
 }
 
-impl<H: ListenerOwner> ListenHandler for Accept<H> {
+impl ListenHandler for Accept {
     fn device_removal(&self) {
         // The listener gets the event before its connections: no message that these give up requests another connection
         // on this device.
-        for ni in self.users.lock().iter() {
-            let now_ms = ni.now_ms();
-            ni.way(|way| way.detached(now_ms));
+        for user in self.users.lock().iter() {
+            let now_ms = user.ni.now_ms();
+            user.ni.way(|way| way.detached(now_ms));
         }
         self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
-        self.host.device_event(self);
+        self.check_devices();
     }
 
     fn addr_change(&self) {
-        self.host.device_event(self);
+        self.check_devices();
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {

@@ -32,17 +32,14 @@ use super::{
     conn_requests::{
         cannot_listen,
         Accept,
-        ListenerOwner, //
+        LnetNi, //
     },
     hca::{
         DeviceCaps,
         Hca, //
     },
     log,
-    ni::{
-        Ni,
-        O2ib, //
-    },
+    ni::Ni,
     stats::close_log::CloseStats,
     work_queues::{
         DeviceQueues,
@@ -51,7 +48,6 @@ use super::{
 };
 use crate::{
     lnet::{
-        Lnd,
         NetNs,
         StartError, //
     },
@@ -74,15 +70,12 @@ use crate::{
 /// Number of requests that may wait for the check; 0 is the default of the CM.
 const BACKLOG: i32 = 0;
 
-/// NI as LNet knows it.
-type LnetNi = <O2ib as Lnd>::Ni;
-
 /// NI that has a device, or is about to get one.
 struct IfaceEntry {
     user: Arc<LnetNi>,
     iface: Arc<Iface>,
     /// Handler of the requests for the NI, while the NI has its device.
-    accept: Option<Arc<Accept<Ifaces>>>,
+    accept: Option<Arc<Accept>>,
     /// Objects that all addresses on the device of the NI share.
     shares: Option<DeviceShares>,
 }
@@ -119,9 +112,9 @@ struct Iface {
 /// Address on the device that has it.
 struct BoundAddr {
     hca: Arc<Hca>,
-    accept: Arc<Accept<Ifaces>>,
+    accept: Arc<Accept>,
     /// `None` only while the NIs follow their address, and if they could not.
-    listener: Option<Listener<Accept<Ifaces>>>,
+    listener: Option<Listener<Accept>>,
 }
 
 impl Ifaces {
@@ -143,7 +136,7 @@ impl Ifaces {
     /// # Errors
     ///
     /// The reason for LNet if the NI does not start.
-    pub(crate) fn attach(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
+    pub(crate) fn attach(&self, user: &Arc<LnetNi>) -> Result<(), StartError> {
         let iface = self.add(user).map_err(no_memory)?;
         let mut there = iface.bound.lock();
         let entered = match &*there {
@@ -195,9 +188,8 @@ impl Ifaces {
     }
 
     /// Binds the address of `user`, which is the first NI there, gives `user` the device, and listens.
-    fn open(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
-        let ni = &user.ni;
-        let (accept, listener) = self.bind(ni)?;
+    fn open(&self, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
+        let (accept, listener) = self.bind(&user.ni)?;
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
@@ -209,19 +201,15 @@ impl Ifaces {
         self.admit(&bound, user)?;
         if let Err(e) = bound.listen() {
             user.unbind_device();
-            bound.accept.remove_ni(ni);
+            bound.accept.remove_ni(user);
             return Err(e);
         }
         Ok(bound)
     }
 
     /// Binds the address of `ni` on the device that has it now, without listening yet.
-    #[allow(clippy::type_complexity)] // Both are `BoundAddr`'s.
-    fn bind(
-        self: &Arc<Self>,
-        ni: &Ni,
-    ) -> Result<(Arc<Accept<Self>>, Listener<Accept<Self>>), StartError> {
-        let accept = Accept::new(self.clone(), self.strangers.clone()).map_err(no_memory)?;
+    fn bind(&self, ni: &Ni) -> Result<(Arc<Accept>, Listener<Accept>), StartError> {
+        let accept = Accept::new(self.strangers.clone()).map_err(no_memory)?;
         let addr = Addr::v4(ni.nid.addr(), ni.service);
         let listener =
             Listener::bind(ni.net.as_rdma(), &addr, accept.clone()).map_err(cannot_listen)?;
@@ -274,9 +262,9 @@ impl Ifaces {
 
     /// Gives `user` the device of `bound`, and directs requests for `user` there.
     fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
-        bound.accept.add_ni(&user.ni).map_err(no_memory)?;
+        bound.accept.add_ni(user).map_err(no_memory)?;
         user.bind_device(&bound.hca)
-            .inspect_err(|_| bound.accept.remove_ni(&user.ni))?;
+            .inspect_err(|_| bound.accept.remove_ni(user))?;
         let shares = DeviceShares {
             device: bound.hca.device.clone(),
             regions: bound.hca.regions.clone(),
@@ -298,7 +286,7 @@ impl Ifaces {
         };
         let mut there = iface.bound.lock();
         if let Some(bound) = &*there {
-            bound.accept.remove_ni(&user.ni);
+            bound.accept.remove_ni(user);
             user.unbind_device();
         }
         // An NI that is about to enter finds no device then, and opens the address again.
@@ -340,7 +328,7 @@ impl Ifaces {
     /// The objects on the new device are created while the old listener exists. Then the address is bound again, the
     /// NIs get the device, and only then requests are accepted, so that a request finds its NI. If the new device is
     /// unusable, the NIs have none, and search for one as after a removal.
-    pub(crate) fn follow_address(self: &Arc<Self>, user: &Arc<LnetNi>) {
+    pub(crate) fn follow_address(&self, user: &Arc<LnetNi>) {
         let Some(iface) = self.iface_of(user) else {
             return;
         };
@@ -358,7 +346,13 @@ impl Ifaces {
             Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
             Err(e) => {
                 log::cannot_follow(user.ni.nid, &e.what, e.error);
-                self.withdraw_device(&iface);
+                // As if the device were being removed.
+                for user in users.iter() {
+                    self.with_entry(user, |entry| {
+                        entry.accept.iter().for_each(|a| a.withdraw_device());
+                    });
+                    user.doubt_address();
+                }
             }
         }
     }
@@ -366,7 +360,7 @@ impl Ifaces {
     /// Moves `users`, all NIs of an address, to the device that has the address of `user` now. Returns the previous
     /// value of `bound`.
     fn move_to(
-        self: &Arc<Self>,
+        &self,
         bound: &mut BoundAddr,
         user: &Arc<LnetNi>,
         users: &[Arc<LnetNi>],
@@ -406,18 +400,6 @@ impl Ifaces {
             }
         }
         Ok(users)
-    }
-
-    /// Takes the device, which is unusable, from the NIs of `iface`, as if it were being removed.
-    fn withdraw_device(&self, iface: &Arc<Iface>) {
-        let list = self.list.lock();
-        let of_it = |entry: &&IfaceEntry| Arc::ptr_eq(&entry.iface, iface);
-        for entry in list.iter().filter(of_it) {
-            if let Some(accept) = &entry.accept {
-                accept.withdraw_device();
-                entry.user.doubt_address();
-            }
-        }
     }
 
     /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
@@ -483,21 +465,6 @@ impl BoundAddr {
         let listener = self.listener.as_ref().ok_or(EINVAL);
         let listening = listener.and_then(|l| l.start(BACKLOG));
         listening.map_err(cannot_listen)
-    }
-}
-
-impl ListenerOwner for Ifaces {
-    fn device_event(&self, accept: &Accept<Self>) {
-        let list = self.list.lock();
-        for entry in list.iter() {
-            if entry
-                .accept
-                .as_ref()
-                .is_some_and(|a| core::ptr::eq(&**a, accept))
-            {
-                entry.user.doubt_address();
-            }
-        }
     }
 }
 
