@@ -17,7 +17,10 @@ use kernel::{
 use super::{
     conn::Conn,
     log,
-    ni::O2ib,
+    ni::{
+        Ni,
+        O2ib, //
+    },
     peer::{
         Connection,
         Peers, //

@@ -24,17 +24,19 @@ use super::{
         close_log::{
             self,
             CloseStats,
-            Table,
             TABLES, //
         },
         conn_counters::SnapshotId, //
     }, //
 };
 use crate::{
-    policy::latency::{
-        histograms,
-        limit,
-        name, //
+    policy::{
+        close_log::EventKind,
+        latency::{
+            histograms,
+            limit,
+            name, //
+        }, //
     },
     proto::nid::Nid,
     rdma::{
@@ -266,11 +268,11 @@ impl core::fmt::Display for NidOr {
 /// Prints how often each cause ended a connection, an attempt or a message, and each reject. Without an NI there are
 /// only rejects.
 fn show_tally(seen: &CloseStats, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for (table, what, names) in TABLES {
-        if nid.is_some() || table == Table::Refused {
-            write!(f, "causes={} of={what}", NidOr(nid, "none"))?;
+    for (kind, names) in TABLES {
+        if nid.is_some() || kind == EventKind::Refused {
+            write!(f, "causes={} of={}", NidOr(nid, "none"), kind.name())?;
             for (number, name) in names.iter().enumerate() {
-                write!(f, " {name}={}", seen.counter(table, number))?;
+                write!(f, " {name}={}", seen.counter(kind, number))?;
             }
             writeln!(f)?;
         }

@@ -4,7 +4,7 @@
 //!
 //! The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
 //! that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
-//! addresses share a count ([`crate::policy::salted_hash`]): an address is excluded only if both of its counts are too
+//! addresses share a count ([`crate::policy::addr_hash`]): an address is excluded only if both of its counts are too
 //! large, and it hardly ever shares both with a hostile address.
 //!
 //! Context: any; no lock is needed.
@@ -12,7 +12,7 @@
 use kernel::prelude::*;
 
 use crate::{
-    policy::salted_hash,
+    policy::addr_hash,
     proto::nid::Nid,
     rdma::{
         atomic::{
@@ -62,7 +62,7 @@ impl RetainedRx {
 
     fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
         self.tables.iter().filter_map(move |table| {
-            let at = salted_hash::index(nid.addr(), table.salt, table.counts.len());
+            let at = addr_hash::index(nid.addr(), table.salt, table.counts.len());
             table.counts.get(at)
         })
     }

@@ -26,24 +26,30 @@ use crate::proto::{
     }, //
 };
 
-/// Kind of an end.
+/// Kind of an event. Events are counted by kind and cause; rejects and ends are also kept one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndKind {
+pub enum EventKind {
     /// A connection ended that had been established.
     Closed,
     /// An attempt ended without a connection, or never began because memory or a device was missing.
     Failed,
+    /// A message was returned to LNet with an error.
+    Messages,
     /// A peer asked for a connection, and this node rejected it.
     Refused,
+    /// Any other event.
+    Others,
 }
 
-impl EndKind {
+impl EventKind {
     /// Returns its name, for programs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Failed => "failed",
+            Self::Messages => "messages",
             Self::Refused => "refused",
+            Self::Others => "other",
         }
     }
 }
@@ -69,12 +75,12 @@ pub struct CloseEvent {
     /// The peer, if it is known.
     pub peer: Option<Nid>,
     /// Kind of the event.
-    pub what: EndKind,
+    pub what: EventKind,
     /// Whether this node had asked for the connection.
     pub active: bool,
     /// Side that initiated it.
     pub by: Initiator,
-    /// Out of [`CAUSES`], or [`REFUSALS`] for [`EndKind::Refused`].
+    /// Out of [`CAUSES`], or [`REFUSALS`] for [`EventKind::Refused`].
     pub why: &'static str,
     /// Detail, `-` if there is none: the reason in the peer's reject.
     pub detail: &'static str,
@@ -91,7 +97,7 @@ impl CloseEvent {
     pub const EMPTY: Self = Self {
         at_ms: 0,
         peer: None,
-        what: EndKind::Closed,
+        what: EventKind::Closed,
         active: false,
         by: Initiator::Us,
         why: "?",
@@ -185,7 +191,7 @@ impl<S: Deref<Target = [CloseEvent]> + DerefMut> CloseLog<S> {
         let repeats = newest.is_some_and(|last| {
             last.number.saturating_add(1) == event.number && last.asked == event.asked
         });
-        if event.what == EndKind::Refused && repeats {
+        if event.what == EventKind::Refused && repeats {
             let recorded = self.events.iter_mut().filter(|e| e.times > 0);
             if let Some(newest) = recorded.max_by_key(|e| e.number) {
                 newest.times = newest.times.saturating_add(event.times);
@@ -316,7 +322,7 @@ mod tests {
     fn closed(at_ms: u64) -> CloseEvent {
         CloseEvent {
             at_ms,
-            what: EndKind::Closed,
+            what: EventKind::Closed,
             why: "PeerClosed",
             ..CloseEvent::EMPTY
         }
@@ -326,7 +332,7 @@ mod tests {
         CloseEvent {
             at_ms,
             peer: Some(Nid::new(0, peer)),
-            what: EndKind::Refused,
+            what: EventKind::Refused,
             why: "Depth",
             ..CloseEvent::EMPTY
         }
@@ -401,7 +407,7 @@ mod tests {
         }
         assert_eq!(trail.written(), 3000);
         let there = places.iter().filter(|e| e.times > 0);
-        assert_eq!(there.filter(|e| e.what == EndKind::Refused).count(), 16);
+        assert_eq!(there.filter(|e| e.what == EventKind::Refused).count(), 16);
     }
 
     #[test]

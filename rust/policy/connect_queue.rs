@@ -22,7 +22,7 @@
 
 use core::ops::DerefMut;
 
-use super::salted_hash;
+use super::addr_hash;
 use crate::proto::broken;
 
 /// Attempts in flight at a time on an NI. A peer with several connections may exceed it. Small enough that no attempt
@@ -123,7 +123,7 @@ where
 
     /// Returns the bucket of the peer with that address.
     fn bucket(&mut self, addr: u32) -> Option<&mut UnresponsiveBucket> {
-        let at = salted_hash::index(addr, self.salt, self.unanswered.len());
+        let at = addr_hash::index(addr, self.salt, self.unanswered.len());
         self.unanswered.get_mut(at)
     }
 

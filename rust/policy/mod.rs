@@ -17,10 +17,10 @@
 // The host crate makes all items public because tests and models use more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod addr_hash;
 pub mod close_log;
 pub mod cm_id_linger;
 pub mod connect_queue;
-pub mod ecmp_source_port;
 pub mod latency;
 pub mod link_state;
 pub mod liveness;
@@ -29,6 +29,5 @@ pub mod queue_sizes;
 pub mod reconnect;
 pub mod request_rate;
 pub mod resend;
-pub mod salted_hash;
 pub mod text_params;
 pub mod upcall_sched;

@@ -5,7 +5,7 @@
 //!
 //! No address uses up more than a [`SourceBucket`], so that something is left for other addresses. The buckets are
 //! memory of the caller, always the same number, for any number of requests. A peer cannot foresee which addresses
-//! share one ([`super::salted_hash`]), so an attacker cannot choose addresses that share a victim's bucket. When
+//! share one ([`super::addr_hash`]), so an attacker cannot choose addresses that share a victim's bucket. When
 //! some dozen addresses have used up the total, each bucket still gets one request now and then: in all the same number
 //! again as the rate restores.
 //!
@@ -17,7 +17,7 @@
 
 use core::ops::DerefMut;
 
-use super::salted_hash;
+use super::addr_hash;
 use crate::proto::reject::RejectCause;
 
 /// Size of the budget, and how fast it is restored.
@@ -135,7 +135,7 @@ impl<B: DerefMut<Target = [SourceBucket]>> RateLimit<B> {
             false => rates.burst,
         };
         let buckets = self.buckets.len();
-        let place = salted_hash::index(addr.unwrap_or(0), self.salt, buckets);
+        let place = addr_hash::index(addr.unwrap_or(0), self.salt, buckets);
         let none = RejectCause::TooOftenInAll;
         let bucket = self.buckets.get_mut(place).ok_or(none)?;
         // Each bucket gets its share of what is restored.

@@ -31,8 +31,8 @@ use crate::{
     },
     lnet::params,
     policy::{
+        addr_hash,
         connect_queue::UNANSWERED_MS,
-        ecmp_source_port,
         queue_sizes::{
             self,
             DepthMemory,
@@ -161,7 +161,7 @@ impl Conn {
         let id = Arc::new(id, GFP_KERNEL)?;
         self.with(|inner| inner.id = Some(id.clone()));
         if params::use_privileged_port() {
-            let src = Addr::v4(me, ecmp_source_port::first(peer, self.index.load(Relaxed)));
+            let src = Addr::v4(me, addr_hash::source_port(peer, self.index.load(Relaxed)));
             id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
         } else {
             // The CM selects a port.

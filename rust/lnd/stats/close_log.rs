@@ -23,7 +23,7 @@ use crate::{
         self,
         CloseEvent,
         CloseLog,
-        EndKind,
+        EventKind,
         PeerHistory,
         Recorded,
         WAYS, //
@@ -41,7 +41,7 @@ use crate::{
     }, //
 };
 
-/// Number of closes, and of rejects, that are kept one by one: 20 KiB each.
+/// Number of closes, and of rejects, that are kept one by one: 26 KiB each.
 pub(crate) const EVENTS: usize = 256;
 
 /// Number of records of peers, 96 KiB. Only peers with a closed connection or a failed attempt take one.
@@ -51,7 +51,7 @@ const RECORDS: usize = 128 * WAYS;
 macro_rules! other_counters {
     ($($(#[$doc:meta])+ $method:ident => $name:ident,)+) => {
         /// Names of the other counters, in the order of debugfs.
-        pub(crate) const OTHERS: [&str; [$(stringify!($name)),+].len()] = [$(stringify!($name)),+];
+        const OTHERS: [&str; [$(stringify!($name)),+].len()] = [$(stringify!($name)),+];
 
         enum Other {
             $($name,)+
@@ -61,7 +61,7 @@ macro_rules! other_counters {
             $(
                 $(#[$doc])+
                 pub(crate) fn $method(&self) {
-                    self.inner.lock().count(Table::Others, Other::$name as usize, 1);
+                    self.inner.lock().count(EventKind::Others, Other::$name as usize, 1);
                 }
             )+
         }
@@ -85,24 +85,13 @@ other_counters! {
     not_for_lnet => NotForLNet,
 }
 
-/// Table of counters of an NI: of connections that were up, of attempts that ended without a connection, of messages
-/// that were returned to LNet with an error, of rejected requests, and of the rest.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Table {
-    Closed,
-    Failed,
-    Messages,
-    Refused,
-    Others,
-}
-
-/// Tables with their names, and the names of their counters, in the order of debugfs.
-pub(crate) const TABLES: [(Table, &str, &[&str]); 5] = [
-    (Table::Closed, "closed", &CAUSES),
-    (Table::Failed, "failed", &CAUSES),
-    (Table::Messages, "messages", &CAUSES),
-    (Table::Refused, "refused", &REFUSALS),
-    (Table::Others, "other", &OTHERS),
+/// Tables of counters of an NI, and the names of their counters, in the order of debugfs.
+pub(crate) const TABLES: [(EventKind, &[&str]); 5] = [
+    (EventKind::Closed, &CAUSES),
+    (EventKind::Failed, &CAUSES),
+    (EventKind::Messages, &CAUSES),
+    (EventKind::Refused, &REFUSALS),
+    (EventKind::Others, &OTHERS),
 ];
 
 /// Counters of one table.
@@ -120,7 +109,7 @@ struct Inner {
 }
 
 impl Inner {
-    fn count(&mut self, table: Table, number: usize, n: u64) {
+    fn count(&mut self, table: EventKind, number: usize, n: u64) {
         let counters = self.tally.get_mut(table as usize);
         if let Some(count) = counters.and_then(|counters| counters.get_mut(number)) {
             *count = count.saturating_add(n);
@@ -175,19 +164,22 @@ impl CloseStats {
         detail: Option<&'static str>,
     ) -> Recorded {
         let at_ms = now_ms();
+        let what = match up {
+            true => EventKind::Closed,
+            false => EventKind::Failed,
+        };
         let event = CloseEvent {
             at_ms,
             peer: Some(peer),
-            what: if up { EndKind::Closed } else { EndKind::Failed },
+            what,
             active,
             by: cause.initiator(),
             why: cause.name(),
             detail: detail.unwrap_or("-"),
             ..CloseEvent::EMPTY
         };
-        let table = if up { Table::Closed } else { Table::Failed };
         let mut inner = self.inner.lock();
-        inner.count(table, cause.number(), 1);
+        inner.count(what, cause.number(), 1);
         close_log::record(&mut inner.records, peer.addr(), up, cause, at_ms);
         inner.ends.note(event)
     }
@@ -197,13 +189,13 @@ impl CloseStats {
         let event = CloseEvent {
             at_ms: now_ms(),
             peer,
-            what: EndKind::Refused,
+            what: EventKind::Refused,
             why: why.name(),
             asked: why.asked(),
             ..CloseEvent::EMPTY
         };
         let mut inner = self.inner.lock();
-        inner.count(Table::Refused, why.number(), 1);
+        inner.count(EventKind::Refused, why.number(), 1);
         let _ = inner.refusals.note(event);
     }
 
@@ -211,11 +203,11 @@ impl CloseStats {
     pub(crate) fn messages(&self, cause: Cause, n: usize) {
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let mut inner = self.inner.lock();
-        inner.count(Table::Messages, cause.number(), n);
+        inner.count(EventKind::Messages, cause.number(), n);
     }
 
     /// Returns a counter of a table. A copy of the table would be large for the stack.
-    pub(crate) fn counter(&self, of: Table, number: usize) -> u64 {
+    pub(crate) fn counter(&self, of: EventKind, number: usize) -> u64 {
         let tally = &self.inner.lock().tally;
         let count = tally
             .get(of as usize)
