@@ -9,10 +9,10 @@
 #![deny(unsafe_code)]
 
 mod conn;
-pub(crate) mod conn_requests;
 pub(crate) mod debugfs;
 pub(crate) mod hca;
 pub(crate) mod lingering;
+pub(crate) mod listeners;
 pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;
 pub(crate) mod ni;
@@ -20,7 +20,6 @@ pub(crate) mod ni_device;
 pub(crate) mod ops;
 pub(crate) mod peer;
 mod retained_after_close;
-pub(crate) mod shared_listeners;
 pub(crate) mod stats;
 pub(crate) mod timestamp;
 pub(crate) mod work_queues;

@@ -40,13 +40,13 @@ use super::{
     conn::Conn,
     debugfs::NiFiles,
     hca::Hca,
+    listeners::Ifaces,
     log,
     ni::Ni,
     peer::{
         Connection,
         Peers, //
-    },
-    shared_listeners::Ifaces, //
+    }, //
 };
 use crate::{
     lnet::{

@@ -23,6 +23,7 @@ use super::{
         NiFiles, //
     },
     hca::Hca,
+    listeners::Ifaces,
     lnetctl_debug_peer,
     log,
     ni::{
@@ -36,7 +37,6 @@ use super::{
         NotSent,
         Peer, //
     },
-    shared_listeners::Ifaces,
     stats::close_log::CloseStats,
     work_queues::WorkQueues, //
 };

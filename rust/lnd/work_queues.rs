@@ -172,8 +172,7 @@ impl WorkQueues {
 
     /// Waits for all queued items, and for handlers that are about to leave the module's code. May sleep.
     pub(crate) fn flush(&self) {
-        // Without the mutex, because items wait for handlers of the CM. These take the mutex of the interfaces, and an
-        // NI that starts holds that one when it takes this mutex.
+        // Without the mutex, because items may take long.
         let device = |at: usize| self.devices.lock().get(at).cloned();
         for one in (0..).map_while(device) {
             one.queue_pairs.flush();

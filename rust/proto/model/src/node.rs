@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A node with the driver on it: its peer and its connection objects ([`crate::conn`]), and what
-//! `rust/lnd/{peer,conn_requests.rs,conn/workers.rs,ops.rs}` do with them.
+//! `rust/lnd/{peer,listeners.rs,conn/workers.rs,ops.rs}` do with them.
 //!
 //! The state machines are the real ones; each function names the one of the driver that it stands
 //! for. There is one peer, because there is one other node.
