@@ -10,11 +10,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        ClockSource,
-        Monotonic, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -29,7 +25,8 @@ use super::{
     peer::{
         Connection,
         Peer, //
-    }, //
+    },
+    timestamp::Timestamp, //
 };
 use crate::{
     lnet::dk::console,
@@ -61,7 +58,7 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
     // Only the connection knows when the peer was last heard on it, while the connection exists.
     let heard_ms = conns.iter().map(|conn| conn.heard_ms()).max().unwrap_or(0);
     let ago_ms = peer.ni.now_ms().saturating_sub(heard_ms.max(view.heard_ms));
-    let alive = (now_ns() / 1_000_000_000).saturating_sub(ago_ms / 1000);
+    let alive = (Timestamp::now().ns() / 1_000_000_000).saturating_sub(ago_ms / 1000);
     say!(
         "[last_alive, races, reconnected, error]: {alive}, {}, {}, {}",
         view.races,
@@ -153,7 +150,11 @@ fn show_tx(of: &TxSnapshot, timeout_ns: u64) {
     let age_ns = u64::try_from(of.age_ms)
         .unwrap_or(0)
         .saturating_mul(1_000_000);
-    let deadline = now_ns().saturating_sub(age_ns).saturating_add(timeout_ns);
+    // On the clock of ko2iblnd's deadlines.
+    let deadline = Timestamp::now()
+        .ns()
+        .saturating_sub(age_ns)
+        .saturating_add(timeout_ns);
     let (wrs, answer) = match of.tx.place() {
         TxState::Queued { wrs } => (wrs, false),
         TxState::Posted { wrs, answer } => (wrs, answer),
@@ -189,9 +190,4 @@ fn state_number(state: State) -> u8 {
         State::Closing | State::Draining => 4,
         State::Dead => 5,
     }
-}
-
-/// Returns the nanoseconds on the clock of ko2iblnd's deadlines.
-fn now_ns() -> u64 {
-    u64::try_from(Monotonic::ktime_get()).unwrap_or(0)
 }

@@ -20,6 +20,13 @@ pub(crate) mod ni_device;
 pub(crate) mod ops;
 pub(crate) mod peer;
 mod retained_after_close;
-pub(crate) mod stats;
 pub(crate) mod timestamp;
 pub(crate) mod work_queues;
+
+/// Statistics of an NI and of its connections: counters, close log, latency histograms, trace points.
+pub(crate) mod stats {
+    pub(crate) mod close_log;
+    mod conn_counter_table;
+    pub(crate) mod conn_counters;
+    pub(crate) mod conn_trace;
+}

@@ -15,8 +15,6 @@ use kernel::{
     },
     time::{
         ClockSource,
-        Instant,
-        Monotonic,
         RealTime, //
     }, //
 };
@@ -29,6 +27,7 @@ use super::{
         conn_counters::ClosedCounters,
         conn_trace::LatencyStats, //
     },
+    timestamp::Timestamp,
     work_queues::WorkQueues, //
 };
 use crate::{
@@ -75,8 +74,8 @@ use crate::{
 
 /// Minimum time in seconds for an attempt to connect.
 const CONNECT_TIMEOUT_MIN: u32 = 5;
-/// Time in seconds that a message may wait beyond the time of one attempt.
-const PENDING_GRACE: u32 = 10;
+/// Time in milliseconds that a message may wait beyond the time of one attempt.
+const PENDING_GRACE_MS: u32 = 10_000;
 
 /// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
 pub(crate) enum O2ib {}
@@ -149,7 +148,7 @@ pub(crate) struct Ni {
     /// Received buffers that LNet retains from closed connections.
     pub(crate) retained_rx: RetainedRx,
     stopping: Atomic<bool>,
-    started: Instant<Monotonic>,
+    started: Timestamp,
     /// Number of live connections, plus one until shutdown.
     live: Atomic<i32>,
     #[pin]
@@ -196,7 +195,7 @@ impl Ni {
                 times,
                 retained_rx,
                 stopping: Atomic::new(false),
-                started: Instant::now(),
+                started: Timestamp::now(),
                 live: Atomic::new(1),
                 none_lives <- Completion::new(),
                 lnet,
@@ -451,26 +450,23 @@ impl Ni {
 
     /// Returns the milliseconds since the NI was started.
     pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0)
+        Timestamp::now().ns_since(self.started) / 1_000_000
     }
 
     /// Returns the milliseconds that an attempt to connect may take (protocol section 4.15).
     pub(crate) fn connect_timeout_ms(&self) -> u32 {
-        self.connect_timeout().saturating_mul(1000)
+        let seconds = (self.lnet.timeout() / 4).max(CONNECT_TIMEOUT_MIN);
+        seconds.saturating_mul(1000)
     }
 
     /// Returns the milliseconds that a message may wait for a connection.
     pub(crate) fn pending_limit_ms(&self) -> i64 {
-        i64::from(self.connect_timeout().saturating_add(PENDING_GRACE)).saturating_mul(1000)
+        i64::from(self.connect_timeout_ms().saturating_add(PENDING_GRACE_MS))
     }
 
     /// Returns the milliseconds after which LNet gives up a message.
     pub(crate) fn message_limit_ms(&self) -> i64 {
         i64::from(self.lnet.timeout()).saturating_mul(1000)
-    }
-
-    fn connect_timeout(&self) -> u32 {
-        (self.lnet.timeout() / 4).max(CONNECT_TIMEOUT_MIN)
     }
 
     /// Returns after how long the driver probes a silent peer that owes an answer; `None`: never.
