@@ -8,10 +8,10 @@
 
 #![deny(unsafe_code)]
 
+mod after_close;
 mod conn;
 pub(crate) mod debugfs;
 pub(crate) mod hca;
-pub(crate) mod lingering;
 pub(crate) mod listeners;
 pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;
@@ -19,7 +19,6 @@ pub(crate) mod ni;
 pub(crate) mod ni_device;
 pub(crate) mod ops;
 pub(crate) mod peer;
-mod retained_after_close;
 pub(crate) mod timestamp;
 pub(crate) mod work_queues;
 

@@ -20,8 +20,8 @@ use kernel::{
 };
 
 use super::{
+    after_close::RetainedRx,
     hca::Hca,
-    retained_after_close::RetainedRx,
     stats::{
         close_log::CloseStats,
         conn_counters::ClosedCounters,

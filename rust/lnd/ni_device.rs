@@ -413,8 +413,15 @@ impl NiDevice {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
         // Connections that waited for a route send their DREQ now, or never will.
-        self.peers.lingering.routes_changed();
+        self.routes_changed();
         step.again_ms
+    }
+
+    /// Lets each CM id that waits check for a route.
+    fn routes_changed(&self) {
+        for conn in self.peers.lingering.snapshot().iter() {
+            conn.look_for_route();
+        }
     }
 
     /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May
@@ -442,7 +449,7 @@ impl NiDevice {
             LinkAction::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
         }
         if !open || todo == LinkAction::Reconnect {
-            self.peers.lingering.routes_changed();
+            self.routes_changed();
         }
         (!open).then_some(LOOK_MS)
     }
@@ -519,7 +526,9 @@ impl WorkItem<PEERS> for NiDevice {
                 this.peers
                     .for_each_conn(|conn| conn.finish(Cause::LinkDown));
             }
-            let (busy, now_ms) = (this.peers.are_busy(), this.ni.now_ms());
+            // An answered DREQ proves that the message left this node.
+            let unanswered = this.peers.lingering.any(|conn| !conn.is_mute());
+            let (busy, now_ms) = (unanswered || this.peers.are_busy(), this.ni.now_ms());
             if this.ni.way(|way| way.looked(now_ms, busy)) {
                 this.run_in::<PEERS>(LEAVE_LOOK_MS);
             }

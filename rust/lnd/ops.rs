@@ -174,7 +174,7 @@ impl Lnd for O2ib {
         let _ = this.ifaces.detach(&this);
         let table = &this.peers.table;
         table.for_each(|peer| peer.close(Cause::Shutdown));
-        this.peers.lingering.close();
+        this.peers.lingering.close(Conn::end_linger);
         ni.put_share();
         let mut seconds = 0u32;
         while !ni.wait_for_none(10_000) {

@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! While the id waits, the connection is listed in [`crate::lnd::lingering`], and the timer is armed. The code that
+//! While the id waits, the connection is listed in [`crate::lnd::after_close`], and the timer is armed. The code that
 //! ends the wait under the lock frees the id.
 
 use kernel::sync::{
@@ -23,10 +23,7 @@ use super::{
     Inner, //
 };
 use crate::{
-    lnd::{
-        lingering::Lingering,
-        log, //
-    },
+    lnd::log,
     policy::{
         close_log::rejected_name,
         cm_id_linger::{
@@ -45,7 +42,6 @@ use crate::{
             Worker, //
         },
         handshake::validate_conn_ack,
-        nid::Nid,
         reject::{
             react_to_reject,
             Reaction,
@@ -357,7 +353,7 @@ impl Conn {
         });
         let Some(mute) = mute else { return false };
         // Listed before the wait begins, so that a shutdown never misses it.
-        if !self.peer.peers.lingering.add(self, mute) {
+        if !self.peer.peers.lingering.add(self, self.nid(), mute) {
             return false;
         }
         let waits = self.with(|inner| {
@@ -433,18 +429,14 @@ impl Conn {
             });
         }
     }
-}
 
-impl Lingering for Conn {
-    fn nid(&self) -> Nid {
-        self.peer.nid
-    }
-
-    fn is_mute(&self) -> bool {
+    /// Returns whether the id waits for a route, and not for an answer.
+    pub(crate) fn is_mute(&self) -> bool {
         self.with(|inner| inner.linger.is_mute())
     }
 
-    fn look_for_route(self: &Arc<Self>) {
+    /// Checks for a route to the peer. Sends the DREQ, or waits for a route. May sleep.
+    pub(crate) fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.id() else { return };
         let way = self.reachability(id.reachability());
         let sends = self.with(|inner| {
@@ -467,7 +459,8 @@ impl Lingering for Conn {
         }
     }
 
-    fn end_farewell(self: &Arc<Self>) {
+    /// Ends the wait of the id. May sleep.
+    pub(crate) fn end_linger(self: &Arc<Self>) {
         let leaves = self.with(|inner| {
             inner.linger.over();
             inner.linger.leaves()

@@ -27,7 +27,6 @@ use super::{
 };
 use crate::{
     lnd::{
-        lingering::Lingering,
         peer::Connection,
         timestamp::Timestamp, //
     },

@@ -24,10 +24,7 @@ use kernel::{
 
 use self::pending::PendingList;
 use super::{
-    lingering::{
-        Lingering,
-        LingeringConns, //
-    },
+    after_close::LingeringConns,
     log,
     ni::Ni, //
 };
@@ -95,7 +92,7 @@ pub(crate) enum NotSent {
 /// Connection as its peer uses it. The peer lock is not held, except in [`Connection::is_doubted`] and
 /// [`Connection::set_index`], which take no lock. The connection calls [`Peer::established`], [`Peer::unpublish`] and
 /// [`Peer::released`].
-pub(crate) trait Connection: Lingering + Send + Sync + Sized + 'static {
+pub(crate) trait Connection: Send + Sync + Sized + 'static {
     /// Creates a connection to `peer`, which does not list it yet: for an attempt of this node in that `turn`, or for a
     /// request of the peer. `salt` spreads the connections of one peer over CPUs. May sleep.
     fn open(
@@ -276,10 +273,9 @@ impl<C: Connection> Peers<C> {
         live.saturating_sub(parting)
     }
 
-    /// Returns whether there are connections, or peers that have not answered a DREQ.
+    /// Returns whether there are connections, without those of which only the CM id is left.
     pub(crate) fn are_busy(&self) -> bool {
-        // An answered DREQ proves that the message left this node.
-        let mut busy = self.lingering.unanswered() > 0;
+        let mut busy = false;
         self.table.for_each(|peer| {
             busy = busy || peer.with(|inner| inner.objects()) > 0;
         });
