@@ -169,7 +169,7 @@ impl Conn {
                 } else if inner.state.cause().is_some() {
                     // The peer has a connection, and may have sent messages.
                     inner.wire.established(agreed.depth, 1, agreed.stamp);
-                    self.received_early_and_late(inner);
+                    self.received_early(inner);
                 }
             }
             Err(_) if !connecting => {}

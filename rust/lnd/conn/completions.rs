@@ -158,13 +158,11 @@ impl Conn {
         self.blame(inner, CloseReason::Recv(cause, wc));
     }
 
-    /// Processes messages that arrived before this side's ESTABLISHED event (active side).
+    /// Processes messages that arrived before this side's ESTABLISHED event (active side). The connection may be closed
+    /// already.
     pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
         while let Some(rx) = inner.rx_queue.take_early() {
-            match inner.state.is_up() {
-                true => self.received_up(inner, rx),
-                false => self.received_late(inner, rx),
-            }
+            self.received_now(inner, rx);
         }
         self.queue_upcall(inner, Timestamp::now());
     }
@@ -181,14 +179,6 @@ impl Conn {
             self.queue_upcall(inner, Timestamp::now());
         } else {
             inner.rx_queue.defer_early(rx);
-        }
-    }
-
-    /// Processes messages that arrived before this side's ESTABLISHED event, on a connection that was closed before
-    /// that event.
-    pub(super) fn received_early_and_late(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(rx) = inner.rx_queue.take_early() {
-            self.received_late(inner, rx);
         }
     }
 
@@ -221,6 +211,11 @@ impl Conn {
             State::Accepting | State::Called => self.step(inner, ConnEvent::EarlyTraffic),
             State::Established | State::Closing | State::Draining | State::Dead => {}
         }
+        self.received_now(inner, rx);
+    }
+
+    /// Processes a message that does not wait for the ESTABLISHED event.
+    fn received_now(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         match inner.state.is_up() {
             true => self.received_up(inner, rx),
             false => self.received_late(inner, rx),
