@@ -81,6 +81,48 @@ impl Display for Worded {
     }
 }
 
+/// Reason why a connection ends, with the details for the log. It is found under the connection lock, in softirq, and
+/// logged without the lock by a worker: a console may be slow, and the lock is held with bottom halves off.
+pub(crate) enum CloseReason {
+    /// A cause without details.
+    Plain(Cause),
+    /// A SEND, WRITE or work request for a region failed.
+    Send(Cause, Wc),
+    /// A receive failed, for example because the message is too long.
+    Recv(Cause, Wc),
+    /// The received operation was no SEND, or did more than a SEND.
+    NotASend,
+    /// Work requests could not be built or posted.
+    Post(Cause),
+    /// A message is invalid.
+    Message(WireError),
+    /// A message is of another life of the peer.
+    Stale(Stale),
+    /// The peer broke the credit rules.
+    Credits(CreditError),
+}
+
+impl From<Cause> for CloseReason {
+    #[inline]
+    fn from(cause: Cause) -> Self {
+        Self::Plain(cause)
+    }
+}
+
+impl CloseReason {
+    /// Returns the cause to close with.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            Self::Plain(cause)
+            | Self::Send(cause, _)
+            | Self::Recv(cause, _)
+            | Self::Post(cause) => *cause,
+            Self::NotASend | Self::Message(_) | Self::Credits(_) => Cause::Protocol,
+            Self::Stale(_) => Cause::PeerRestarted,
+        }
+    }
+}
+
 /// Logs the depth that the driver chose for the link. Printed once for each NI, so it needs no limit.
 pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthReason) {
     say!(
@@ -157,42 +199,39 @@ pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
     );
 }
 
-/// Logs a failed SEND, WRITE or work request for a region.
-pub(crate) fn send_failed(nid: Nid, wc: Wc) {
-    let (status, code) = (wc.status, wc.vendor_err);
-    warn_limited!("{nid}: a send failed: {status:?} (vendor code {code:#x})\n");
-}
-
-/// Logs a failed receive, for example of a message that is too long.
-pub(crate) fn receive_failed(nid: Nid, wc: Wc) {
-    let (status, code) = (wc.status, wc.vendor_err);
-    warn_noise!("{nid}: a receive failed: {status:?} (vendor code {code:#x})\n");
-}
-
-pub(crate) fn post_failed(nid: Nid) {
-    warn_limited!("{nid}: a work request could not be built or posted; closing\n");
-}
-
-pub(crate) fn not_a_send(nid: Nid) {
-    warn_noise!("{nid}: the peer sent an unexpected RDMA operation; closing\n");
-}
-
-pub(crate) fn bad_message(nid: Nid, e: &WireError) {
-    warn_noise!("{nid}: bad message: {e}; closing\n");
-}
-
-pub(crate) fn stale_message(nid: Nid, e: &Stale) {
-    warn_noise!("{nid}: stale message: {e}; closing\n");
-}
-
-pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
-    let what = match e {
-        CreditError::Returned => "returned more credits than exist",
-        CreditError::Sent => "sent more than it had credits for",
-        CreditError::Answered => "answered more requests than were sent",
-        CreditError::Asked => "asks for more answers than it has buffers for",
-    };
-    warn_noise!("{nid}: the peer {what}; closing\n");
+/// Logs the reason for the close of a connection. Not under a lock.
+pub(crate) fn close_reason(nid: Nid, reason: CloseReason) {
+    match reason {
+        // A flush follows from an error that is logged already, or soon.
+        CloseReason::Plain(_)
+        | CloseReason::Send(Cause::Flushed, _)
+        | CloseReason::Recv(Cause::Flushed, _) => {}
+        CloseReason::Send(_, wc) => {
+            let (status, code) = (wc.status, wc.vendor_err);
+            warn_limited!("{nid}: a send failed: {status:?} (vendor code {code:#x})\n");
+        }
+        CloseReason::Recv(_, wc) => {
+            let (status, code) = (wc.status, wc.vendor_err);
+            warn_noise!("{nid}: a receive failed: {status:?} (vendor code {code:#x})\n");
+        }
+        CloseReason::NotASend => {
+            warn_noise!("{nid}: the peer sent an unexpected RDMA operation; closing\n");
+        }
+        CloseReason::Post(_) => {
+            warn_limited!("{nid}: a work request could not be built or posted; closing\n");
+        }
+        CloseReason::Message(e) => warn_noise!("{nid}: bad message: {e}; closing\n"),
+        CloseReason::Stale(e) => warn_noise!("{nid}: stale message: {e}; closing\n"),
+        CloseReason::Credits(e) => {
+            let what = match e {
+                CreditError::Returned => "returned more credits than exist",
+                CreditError::Sent => "sent more than it had credits for",
+                CreditError::Answered => "answered more requests than were sent",
+                CreditError::Asked => "asks for more answers than it has buffers for",
+            };
+            warn_noise!("{nid}: the peer {what}; closing\n");
+        }
+    }
 }
 
 pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {

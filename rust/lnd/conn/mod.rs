@@ -23,18 +23,17 @@
 //!
 //! | file | content | runs in |
 //! |---|---|---|
-//! | [`completions`] | events of the queue pair | softirq |
+//! | [`completions`] | events of the queue pair; post of queued transmits | softirq; the doorbell also process context |
 //! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
 //! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
-//! | [`doorbell`] | post of queued transmits, now or with later ones | the context that queued them, or made room |
 //! | [`repost`] | repost of receive buffers | as `recv` |
 //! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`], [`close`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
-//! | [`rx`], [`prealloc_fifo`], [`close_reason`] | received message; queue without allocations; why it closes | any |
+//! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
 //! | [`called_by_peer`] | functions that the peer object calls | process context |
 //! | [`wire::snapshot`] | state for debugfs | process context |
 //!
@@ -55,7 +54,6 @@ use kernel::{
 };
 
 use self::{
-    close_reason::CloseReason,
     no_memory_queue::MemoryQueue,
     rx_queue::RxQueue,
     upcall_state::UpcallState,
@@ -63,6 +61,7 @@ use self::{
 };
 use super::{
     hca::Hca,
+    log::CloseReason,
     ni::{
         ConnGuard,
         ConnSettings,
@@ -126,10 +125,8 @@ use crate::{
 
 mod called_by_peer;
 mod close;
-mod close_reason;
 mod cm;
 mod completions;
-mod doorbell;
 mod mapping;
 mod no_memory;
 mod no_memory_queue;

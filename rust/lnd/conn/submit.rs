@@ -11,7 +11,6 @@ use kernel::{
 };
 
 use super::{
-    close_reason::CloseReason,
     no_memory::{
         is_shortage,
         NotReady, //
@@ -144,7 +143,9 @@ impl Conn {
             match wire.build((op, slots), what, buf, body, now, at_once) {
                 Ok(BuildResult::Posted(Ok(()))) => {}
                 // A transmit whose post fails ends with the connection.
-                Ok(BuildResult::Posted(Err(cause))) => self.blame(inner, CloseReason::Post(cause)),
+                Ok(BuildResult::Posted(Err(cause))) => {
+                    self.blame(inner, log::CloseReason::Post(cause))
+                }
                 Ok(BuildResult::Queued) if at_once.is_some() => {
                     self.pump_if_due(inner, false, Some(now));
                 }

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     lnd::{
+        log,
         peer::Connection,
         timestamp::Timestamp, //
     },
@@ -190,7 +191,7 @@ impl Conn {
                 (todo, inner.fault.take())
             });
             if let Some(fault) = fault {
-                fault.log_reason(self.nid());
+                log::close_reason(self.nid(), fault);
             }
             if todo == Actions::NONE {
                 return;

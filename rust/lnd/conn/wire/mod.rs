@@ -36,7 +36,6 @@ use self::{
     qp_handle::QpHandle, //
 };
 use super::{
-    close_reason::CloseReason,
     rx::{
         Rx,
         RxConn, //
@@ -49,6 +48,7 @@ use super::{
 use crate::{
     lnd::{
         hca::Hca,
+        log::CloseReason,
         stats::{
             conn_counters::{
                 ClosedCounters,

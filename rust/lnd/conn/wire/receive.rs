@@ -11,7 +11,6 @@ use super::Wire;
 use crate::{
     lnd::{
         conn::{
-            close_reason::CloseReason,
             rx::{
                 Rx,
                 RxConn, //
@@ -19,6 +18,7 @@ use crate::{
             rx_queue::RxQueue,
             transfer::Transfer, //
         },
+        log::CloseReason,
         stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
