@@ -51,17 +51,6 @@ impl SendsInFlight {
     }
 }
 
-/// Next job of the worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextJob {
-    /// Finish a transmit.
-    Finish,
-    /// Give a request to LNet.
-    Parse,
-    /// No job.
-    Rest,
-}
-
 /// Turns of finished transmits and of requests: if there are both, they alternate, because neither may ever end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobTurns {
@@ -70,17 +59,12 @@ pub struct JobTurns {
 }
 
 impl JobTurns {
-    /// Returns the next job. `done`: transmits are to be finished; `requests`: requests are to be parsed.
+    /// Returns whether the next job of the worker is to finish a transmit; otherwise to give LNet a request, if there
+    /// is one. `done`: transmits are to be finished; `requests`: requests are to be given to LNet.
     #[inline]
-    pub fn pick(&mut self, done: bool, requests: bool) -> NextJob {
-        let pick = match (done, requests) {
-            (true, true) if self.requests_next => NextJob::Parse,
-            (true, _) => NextJob::Finish,
-            (false, true) => NextJob::Parse,
-            (false, false) => NextJob::Rest,
-        };
-        self.requests_next = pick == NextJob::Finish;
-        pick
+    pub fn finishes(&mut self, done: bool, requests: bool) -> bool {
+        self.requests_next = done && !(requests && self.requests_next);
+        self.requests_next
     }
 }
 
@@ -110,15 +94,15 @@ mod tests {
     #[test]
     fn requests_get_their_turn_though_completions_never_end() {
         let mut turn = JobTurns::default();
-        assert_eq!(turn.pick(true, true), NextJob::Finish);
-        assert_eq!(turn.pick(true, true), NextJob::Parse);
-        assert_eq!(turn.pick(true, true), NextJob::Finish);
+        assert!(turn.finishes(true, true));
+        assert!(!turn.finishes(true, true));
+        assert!(turn.finishes(true, true));
         // A request goes first whenever the last job was a transmit.
-        assert_eq!(turn.pick(true, false), NextJob::Finish);
-        assert_eq!(turn.pick(true, true), NextJob::Parse);
-        assert_eq!(turn.pick(false, true), NextJob::Parse);
-        assert_eq!(turn.pick(true, true), NextJob::Finish);
-        assert_eq!(turn.pick(false, false), NextJob::Rest);
+        assert!(turn.finishes(true, false));
+        assert!(!turn.finishes(true, true));
+        assert!(!turn.finishes(false, true));
+        assert!(turn.finishes(true, true));
+        assert!(!turn.finishes(false, false));
     }
 
     #[test]

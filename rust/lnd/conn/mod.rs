@@ -15,7 +15,7 @@
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //! | [`no_memory_queue`] | messages and requests that wait for memory |
 //!
-//! Outside the lock: the state of the worker that calls LNet ([`upcall_state`]), events of the queue pair from
+//! Outside the lock: the state of the worker that calls LNet ([`UpcallState`]), events of the queue pair from
 //! interrupts ([`QpEvents`]), and whether the peer may have closed the connection, which the peer object reads with its
 //! own lock held.
 //!
@@ -23,7 +23,7 @@
 //!
 //! | file | content | runs in |
 //! |---|---|---|
-//! | [`completions`] | events of the queue pair; post of queued transmits | softirq; the doorbell also process context |
+//! | [`completions`] | events of the queue pair; post of queued transmits | softirq; the latter in any context |
 //! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
 //! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
@@ -56,7 +56,6 @@ use kernel::{
 use self::{
     no_memory_queue::MemoryQueue,
     rx_queue::RxQueue,
-    upcall_state::UpcallState,
     wire::Wire, //
 };
 use super::{
@@ -86,7 +85,10 @@ use crate::{
             PeerParams,
             RetryReject, //
         },
-        upcall_sched::JobTurns, //
+        upcall_sched::{
+            self,
+            JobTurns, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -141,7 +143,6 @@ mod setup;
 mod submit;
 mod transfer;
 mod upcall;
-mod upcall_state;
 pub(crate) mod wire;
 mod workers;
 
@@ -311,6 +312,85 @@ impl QpEvents {
     fn take(&self) -> impl Iterator<Item = ConnEvent> + '_ {
         let taken = |(event, flag): &(_, Atomic<bool>)| flag.xchg(false, Full).then_some(*event);
         self.0.iter().filter_map(taken)
+    }
+}
+
+/// The worker that calls LNet has no work.
+const IDLE: u32 = 0;
+/// The worker runs, and has taken all work.
+const RUNS: u32 = 1;
+/// The worker is in a queue, or runs; there is work that it has not taken.
+const WORK: u32 = 2;
+
+/// State of the worker that calls LNet, for the code that gives it work. Work is added with the connection lock held.
+/// The worker rests without that lock, unless there is more work. Any context.
+///
+/// INVARIANT: The worker is in a queue, or runs, or `state` is [`IDLE`]. So it runs on one CPU at a time, whichever
+/// queue it is in.
+struct UpcallState {
+    state: Atomic<u32>,
+    /// As of [`upcall_sched::due_after`]. Only the worker writes it.
+    due_ns: Atomic<u64>,
+}
+
+impl UpcallState {
+    /// Creates the state of a worker without work.
+    const fn new() -> Self {
+        Self {
+            state: Atomic::new(IDLE),
+            due_ns: Atomic::new(0),
+        }
+    }
+
+    /// Notes that work was added. Returns true if the caller must queue the worker.
+    #[inline]
+    fn add_work(&self) -> bool {
+        // INVARIANT: If it was idle, the caller queues it.
+        self.state.load(Relaxed) != WORK && self.state.xchg(WORK, Full) == IDLE
+    }
+
+    /// Notes that messages wait for the doorbell of the worker: the worker does not rest before it has rung. Returns
+    /// false if the worker rests already.
+    #[inline]
+    fn add_cork(&self) -> bool {
+        self.state.cmpxchg(RUNS, WORK, Full) != Err(IDLE)
+    }
+
+    /// Notes that the worker takes all work. It holds the connection lock.
+    #[inline]
+    fn takes(&self) {
+        self.state.store(RUNS, Relaxed);
+    }
+
+    /// Returns whether there is work that the worker, which runs, has not taken.
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.state.load(Relaxed) == WORK
+    }
+
+    /// Returns true if there is no more work: from here on the worker does not run.
+    #[inline]
+    fn rests(&self) -> bool {
+        // INVARIANT: `state` is idle if it succeeds.
+        self.state.cmpxchg(RUNS, IDLE, Full).is_ok()
+    }
+
+    /// Notes that the worker, which runs, is about to be queued again.
+    fn stays(&self) {
+        self.state.store(WORK, Relaxed);
+    }
+
+    /// Notes a run of the worker; before it rests.
+    #[inline]
+    fn ran(&self, began: Timestamp, now: Timestamp) {
+        let due = upcall_sched::due_after(self.due_ns.load(Relaxed), began.ns(), now.ns());
+        self.due_ns.store(due, Relaxed);
+    }
+
+    /// Returns whether the worker goes before ordinary tasks, if it is queued now.
+    #[inline]
+    fn has_priority(&self, now: Timestamp) -> bool {
+        upcall_sched::has_priority(self.due_ns.load(Relaxed), now.ns())
     }
 }
 

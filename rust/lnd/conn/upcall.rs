@@ -40,8 +40,7 @@ use crate::{
     lnet::Message,
     policy::{
         link_state::LateAction,
-        resend::Resend,
-        upcall_sched::NextJob, //
+        resend::Resend, //
     },
     proto::{
         cause::{
@@ -138,7 +137,7 @@ impl WorkItem<UPPER> for Conn {
 #[inline]
 fn next_job(inner: &mut Inner, finished: &mut FinishedTx) -> Option<Job> {
     let requests = has_request(inner);
-    if inner.turns.pick(inner.wire.has_done(), requests) == NextJob::Finish {
+    if inner.turns.finishes(inner.wire.has_done(), requests) {
         match inner.wire.take_done(finished) {
             Some(TakenTx::Well(msg)) => return Some(Job::Sent(msg)),
             Some(TakenTx::Other) => return Some(Job::Finish),
