@@ -138,19 +138,17 @@ impl Actions {
     pub const SPEAK: Self = Self(16);
     /// Queue the worker: publish the connection to its peer.
     pub const ESTABLISH: Self = Self(32);
-    /// Report to the peer object that this attempt failed.
-    pub const FAIL_ATTEMPT: Self = Self(64);
     /// Remove the connection from its peer, cancel queued and waiting transmits, queue the worker to disconnect and
     /// drain.
-    pub const CLOSE: Self = Self(128);
+    pub const CLOSE: Self = Self(64);
     /// Queue the worker to free everything.
-    pub const RELEASE: Self = Self(256);
+    pub const RELEASE: Self = Self(128);
     /// Free the cm_id, and report to the peer object: the queue pair is gone. The worker that has released it does
     /// this; no event asks for it.
-    pub const PART: Self = Self(512);
+    pub const PART: Self = Self(256);
     /// Send the messages that wait for a connection: it is published. The worker that has published it does this; no
     /// event asks for it.
-    pub const HAND_OVER: Self = Self(1024);
+    pub const HAND_OVER: Self = Self(512);
 
     /// Steps that are useless once the connection is to be closed.
     const HANDSHAKE: Self = Self::RESOLVE.and(Self::SET_UP).and(Self::SPEAK);
@@ -176,15 +174,8 @@ impl Actions {
     }
 }
 
-/// Steps that wait for the workers of a connection. Each worker has a work queue of its own kind ([`Worker`]). No
-/// worker begins while another one runs for the connection.
-#[derive(Clone, Copy, Debug)]
-pub struct PendingSteps {
-    actions: Actions,
-    busy: Option<Worker>,
-}
-
-/// Worker of a connection, by what its steps wait for.
+/// Worker of a connection, by what its steps wait for. Each has a work queue of its own kind. No worker begins while
+/// another one runs for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker {
     /// Short steps: they wait for nothing.
@@ -210,52 +201,6 @@ impl Worker {
     ];
 }
 
-impl PendingSteps {
-    /// Nothing.
-    pub const NONE: Self = Self {
-        actions: Actions::NONE,
-        busy: None,
-    };
-
-    /// Adds steps; actions that no worker does have no effect here. Steps of the handshake are dropped if the
-    /// connection is to be closed, because they take long and would tell the peer of an ended connection. A promised
-    /// [`Actions::ESTABLISH`] still reaches the peer object.
-    pub fn add(&mut self, actions: Actions) {
-        self.actions = self.actions.and(actions);
-        if self.actions.has(Actions::CLOSE) {
-            self.actions = self.actions.without(Actions::HANDSHAKE);
-        }
-    }
-
-    /// Takes the steps for `worker`, which calls again after them, until none is left. Returns nothing while another
-    /// worker runs, or has its turn first.
-    pub fn take(&mut self, worker: Worker) -> Actions {
-        let taken = match self.first() {
-            Some((first, actions)) if first == worker => actions,
-            _ => Actions::NONE,
-        };
-        if self.busy.is_some_and(|busy| busy != worker) {
-            return Actions::NONE;
-        }
-        self.actions = self.actions.without(taken);
-        self.busy = (taken != Actions::NONE).then_some(worker);
-        taken
-    }
-
-    /// Returns the worker to queue: none while one runs.
-    pub fn next(&self) -> Option<Worker> {
-        let first = self.first().filter(|_| self.busy.is_none());
-        first.map(|(worker, _)| worker)
-    }
-
-    /// Returns the worker that has its turn first, with its steps.
-    fn first(&self) -> Option<(Worker, Actions)> {
-        let steps = |(worker, its)| (worker, self.actions.only(its));
-        let mut all = Worker::ALL.into_iter().map(steps);
-        all.find(|(_, steps)| *steps != Actions::NONE)
-    }
-}
-
 /// State machine of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnFsm {
@@ -264,6 +209,10 @@ pub struct ConnFsm {
     cause: Option<Cause>,
     /// Tries to resolve the address that timed out.
     tries: usize,
+    /// Steps that wait for the workers.
+    steps: Actions,
+    /// Worker that runs.
+    busy: Option<Worker>,
 }
 
 impl ConnFsm {
@@ -274,6 +223,8 @@ impl ConnFsm {
             state: State::Init,
             cause: None,
             tries: 0,
+            steps: Actions::NONE,
+            busy: None,
         }
     }
 
@@ -315,7 +266,7 @@ impl ConnFsm {
         RESOLVE_MS.get(self.tries).copied().map_or(0, u32::from)
     }
 
-    /// Handles an event. Total: every event is defined in every state.
+    /// Handles an event, and adds the steps of the workers. Total: every event is defined in every state.
     pub fn on(&mut self, event: ConnEvent) -> Actions {
         let mut event = event;
         if event == ConnEvent::AddrTimeout && self.state == State::Resolving {
@@ -329,7 +280,44 @@ impl ConnFsm {
         if self.cause.is_none() {
             self.cause = cause;
         }
+        self.add_steps(actions);
         actions
+    }
+
+    /// Adds steps; actions that no worker does have no effect here. Steps of the handshake are dropped if the
+    /// connection is to be closed, because they take long and would tell the peer of an ended connection. A promised
+    /// [`Actions::ESTABLISH`] still reaches the peer object.
+    pub fn add_steps(&mut self, actions: Actions) {
+        self.steps = self.steps.and(actions);
+        if self.steps.has(Actions::CLOSE) {
+            self.steps = self.steps.without(Actions::HANDSHAKE);
+        }
+    }
+
+    /// Takes the steps for `worker`, which calls again after them, until none is left. Returns nothing while another
+    /// worker runs, or has its turn first.
+    pub fn take_steps(&mut self, worker: Worker) -> Actions {
+        if self.busy.is_some_and(|busy| busy != worker) {
+            return Actions::NONE;
+        }
+        let first = self.first_worker().filter(|(first, _)| *first == worker);
+        let taken = first.map_or(Actions::NONE, |(_, steps)| steps);
+        self.steps = self.steps.without(taken);
+        self.busy = first.map(|_| worker);
+        taken
+    }
+
+    /// Returns the worker to queue: none while one runs.
+    pub fn next_worker(&self) -> Option<Worker> {
+        let first = self.first_worker().filter(|_| self.busy.is_none());
+        first.map(|(worker, _)| worker)
+    }
+
+    /// Returns the worker that has its turn first, with its steps.
+    fn first_worker(&self) -> Option<(Worker, Actions)> {
+        let steps = |(worker, its)| (worker, self.steps.only(its));
+        let mut all = Worker::ALL.into_iter().map(steps);
+        all.find(|(_, steps)| *steps != Actions::NONE)
     }
 }
 
@@ -339,12 +327,9 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
     use State as S;
     let stay = (state, Actions::NONE, None);
     let fail = |cause| match state {
-        S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called => (
-            S::Closing,
-            Actions::FAIL_ATTEMPT.and(Actions::CLOSE),
-            Some(cause),
-        ),
-        S::Established => (S::Closing, Actions::CLOSE, Some(cause)),
+        S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called | S::Established => {
+            (S::Closing, Actions::CLOSE, Some(cause))
+        }
         S::Closing | S::Draining | S::Dead => stay,
     };
     match (state, event) {
@@ -454,10 +439,6 @@ mod tests {
                 let closes = state < State::Closing && next == State::Closing;
                 assert_eq!(actions.has(Actions::CLOSE), closes);
                 assert_eq!(cause.is_some(), closes);
-                assert_eq!(
-                    actions.has(Actions::FAIL_ATTEMPT),
-                    closes && state < State::Established
-                );
                 let establishes = state < State::Established && next == State::Established;
                 assert_eq!(actions.has(Actions::ESTABLISH), establishes);
                 assert!(establishes || !actions.has(Actions::SPEAK));
@@ -476,7 +457,7 @@ mod tests {
             for step in steps {
                 let _ = c.on(*step);
             }
-            assert!(c.on(ConnEvent::Unreachable).has(Actions::FAIL_ATTEMPT));
+            assert!(c.on(ConnEvent::Unreachable).has(Actions::CLOSE));
             c.cause()
         };
         let asking = [ConnEvent::Start, ConnEvent::RouteResolved];
@@ -559,115 +540,107 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_to_be_closed_is_not_set_up_first() {
-        let mut todo = PendingSteps::NONE;
         let mut c = ConnFsm::new(FirstSender::Either);
-        todo.add(c.on(ConnEvent::Requested));
-        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        let _ = c.on(ConnEvent::Requested);
+        let _ = c.on(ConnEvent::Fail(Cause::AdminClose));
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
         // No address is resolved either.
-        let mut todo = PendingSteps::NONE;
         let mut c = ConnFsm::new(FirstSender::Either);
-        todo.add(c.on(ConnEvent::Start));
-        todo.add(c.on(ConnEvent::Fail(Cause::Shutdown)));
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
-        let mut todo = PendingSteps::NONE;
+        let _ = c.on(ConnEvent::Start);
+        let _ = c.on(ConnEvent::Fail(Cause::Shutdown));
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
         // But the peer object learns of a connection that was established, because it will learn of its end.
         let mut c = ConnFsm::new(FirstSender::Either);
         let _ = c.on(ConnEvent::Requested);
-        todo.add(c.on(ConnEvent::EarlyTraffic));
-        todo.add(c.on(ConnEvent::Fail(Cause::Protocol)));
-        assert_eq!(todo.next(), Some(Worker::Control));
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        let _ = c.on(ConnEvent::EarlyTraffic);
+        let _ = c.on(ConnEvent::Fail(Cause::Protocol));
+        assert_eq!(c.next_worker(), Some(Worker::Control));
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Control), Actions::ESTABLISH);
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
     }
 
     #[test]
     fn one_step_at_a_time() {
-        let mut todo = PendingSteps::NONE;
         let mut c = ConnFsm::new(FirstSender::Either);
-        todo.add(c.on(ConnEvent::Requested));
-        assert_eq!(todo.next(), Some(Worker::QueuePair));
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::SET_UP);
+        let _ = c.on(ConnEvent::Requested);
+        assert_eq!(c.next_worker(), Some(Worker::QueuePair));
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::SET_UP);
         // No step runs beside it: the running worker finds the steps that are added meanwhile.
-        todo.add(c.on(ConnEvent::Established));
-        assert_eq!(todo.next(), None);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
+        let _ = c.on(ConnEvent::Established);
+        assert_eq!(c.next_worker(), None);
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        let _ = c.on(ConnEvent::Fail(Cause::AdminClose));
         // The other worker has its turn first.
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.next(), Some(Worker::Control));
-        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
-        assert_eq!(todo.next(), None);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.next(), Some(Worker::QueuePair));
-        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.next_worker(), Some(Worker::Control));
+        assert_eq!(c.take_steps(Worker::Control), Actions::ESTABLISH);
+        assert_eq!(c.next_worker(), None);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.next_worker(), Some(Worker::QueuePair));
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
         // Its end comes from where the markers are reaped.
         let _ = c.on(ConnEvent::DrainStarted);
-        todo.add(c.on(ConnEvent::Drained));
-        assert_eq!(todo.take(Worker::QueuePair), Actions::RELEASE);
-        todo.add(Actions::PART);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Blocking), Actions::PART);
-        assert_eq!(todo.take(Worker::Blocking), Actions::NONE);
-        assert_eq!(todo.next(), None);
+        let _ = c.on(ConnEvent::Drained);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::RELEASE);
+        c.add_steps(Actions::PART);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Blocking), Actions::PART);
+        assert_eq!(c.take_steps(Worker::Blocking), Actions::NONE);
+        assert_eq!(c.next_worker(), None);
     }
 
     /// Tests that a slow LNet or CM does not delay the short steps of other connections, which share the queue of short
     /// steps.
     #[test]
     fn steps_that_block_are_not_done_among_short_ones() {
-        let mut todo = PendingSteps::NONE;
         let mut c = ConnFsm::new(FirstSender::Either);
         let _ = c.on(ConnEvent::Requested);
-        todo.add(c.on(ConnEvent::Established));
-        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
-        todo.add(Actions::HAND_OVER);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.next(), Some(Worker::Blocking));
+        let _ = c.on(ConnEvent::Established);
+        assert_eq!(c.take_steps(Worker::Control), Actions::ESTABLISH);
+        c.add_steps(Actions::HAND_OVER);
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.next_worker(), Some(Worker::Blocking));
         // An end meanwhile waits for that.
-        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Blocking), Actions::HAND_OVER);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Blocking), Actions::NONE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
-        todo.add(Actions::PART);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Blocking), Actions::PART);
+        let _ = c.on(ConnEvent::Fail(Cause::AdminClose));
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Blocking), Actions::HAND_OVER);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Blocking), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
+        c.add_steps(Actions::PART);
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Blocking), Actions::PART);
     }
 
     #[test]
     fn a_set_up_waits_for_the_step_before_it() {
-        let mut todo = PendingSteps::NONE;
         let mut c = ConnFsm::new(FirstSender::Either);
-        todo.add(c.on(ConnEvent::Start));
-        assert_eq!(todo.take(Worker::Control), Actions::RESOLVE);
+        let _ = c.on(ConnEvent::Start);
+        assert_eq!(c.take_steps(Worker::Control), Actions::RESOLVE);
         // Both events arrive before the call that resolves the address has returned.
         let _ = c.on(ConnEvent::AddrResolved);
-        todo.add(c.on(ConnEvent::RouteResolved));
-        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        assert_eq!(todo.next(), Some(Worker::QueuePair));
+        let _ = c.on(ConnEvent::RouteResolved);
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
+        assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
+        assert_eq!(c.next_worker(), Some(Worker::QueuePair));
         // A connection that is closed while it waits for its turn creates nothing.
-        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
-        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        let _ = c.on(ConnEvent::Fail(Cause::AdminClose));
+        assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
     }
 
     #[test]
     fn unowned_step_queues_no_worker() {
-        let mut todo = PendingSteps::NONE;
-        let mut c = called();
-        let _ = c.on(ConnEvent::Requested);
-        todo.add(Actions::AWAIT_WORD.and(Actions::RESOLVE_ROUTE));
-        assert_eq!(todo.next(), None);
+        let mut c = ConnFsm::new(FirstSender::Either);
+        c.add_steps(Actions::AWAIT_WORD.and(Actions::RESOLVE_ROUTE));
+        assert_eq!(c.next_worker(), None);
     }
 
     #[test]
@@ -717,11 +690,11 @@ mod tests {
         // If nothing has been accepted, the timer ends the attempt.
         let mut c = ConnFsm::new(FirstSender::Caller);
         let _ = c.on(ConnEvent::Requested);
-        assert!(c.on(ConnEvent::Timeout).has(Actions::FAIL_ATTEMPT));
+        assert!(c.on(ConnEvent::Timeout).has(Actions::CLOSE));
         assert_eq!(c.cause(), Some(Cause::ConnectTimeout));
         // A caller that disconnects has had no connection.
         let mut c = called();
-        assert!(c.on(ConnEvent::Disconnected).has(Actions::FAIL_ATTEMPT));
+        assert!(c.on(ConnEvent::Disconnected).has(Actions::CLOSE));
     }
 
     #[test]
@@ -735,10 +708,8 @@ mod tests {
             assert!(actions.has(Actions::ESTABLISH));
             assert_eq!(actions.has(Actions::SPEAK), speaks);
             // Not if it ends before that.
-            let mut todo = PendingSteps::NONE;
-            todo.add(actions);
-            todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
-            assert!(!todo.take(Worker::Control).has(Actions::SPEAK));
+            let _ = c.on(ConnEvent::Fail(Cause::AdminClose));
+            assert!(!c.take_steps(Worker::Control).has(Actions::SPEAK));
         }
     }
 }

@@ -87,7 +87,7 @@ impl Conn {
 
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     pub(super) fn close(self: &Arc<Self>) {
-        let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.attempt_failed));
+        let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.up.is_none()));
         self.peer.closing(self, failed);
         self.ni.leave(&self.made_with);
         if cause.is_some_and(|cause| cause.has(Cause::IS_SILENT)) {
@@ -141,7 +141,7 @@ impl Conn {
             self.refused_post();
         }
         drop(link);
-        self.with(|inner| inner.todo.add(Actions::PART));
+        self.with(|inner| inner.state.add_steps(Actions::PART));
     }
 
     /// Counts the connection as closed because the device refused a work request.
@@ -166,7 +166,7 @@ impl Conn {
         let left_behind = self.is_elsewhere();
         let (failed, retry, cause, rejected) = self.with(|inner| {
             let cause = inner.state.cause().unwrap_or(Cause::PeerClosed);
-            (inner.attempt_failed, inner.retry, cause, inner.rejected)
+            (inner.up.is_none(), inner.retry, cause, inner.rejected)
         });
         if !self.wait_for_drep() {
             self.free_id();

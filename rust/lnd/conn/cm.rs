@@ -246,10 +246,10 @@ impl Conn {
 }
 
 impl Inner {
-    /// Returns whether it is, or was, a connection for the peer. If the peer's answer was invalid, it may be one for
-    /// the peer only.
+    /// Returns whether a closed connection was one for the peer. If the peer's answer was invalid, it may have been one
+    /// for the peer only.
     fn peer_has_it(&self) -> bool {
-        !self.attempt_failed || self.connected
+        self.up.is_some() || self.connected
     }
 
     /// Notes that the DREQ is about to be sent. An id may have waited for the route for long: the wait for the answer

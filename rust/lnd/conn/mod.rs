@@ -97,7 +97,6 @@ use crate::{
             ConnEvent,
             ConnFsm,
             FirstSender,
-            PendingSteps,
             Worker,
             FIRST_WORD_MS, //
         },
@@ -163,10 +162,8 @@ const CLOSING_MS: u32 = 1000;
 
 /// State that the connection lock protects.
 struct Inner {
-    /// State, which only [`Conn::step`] changes.
+    /// State, which only [`Conn::step`] changes, and the steps that the workers still have to do.
     state: ConnFsm,
-    /// Actions of the state machine that the workers still have to do.
-    todo: PendingSteps,
     /// Requested parameters, later the agreed ones.
     known: PeerParams,
     /// The parameters are agreed on: the incarnation of the peer is known.
@@ -175,8 +172,6 @@ struct Inner {
     is_published: bool,
     /// This side's attempt, and other attempts wait in line for its end.
     turn: Option<ConnectPriority>,
-    /// The attempt ended without a connection.
-    attempt_failed: bool,
     /// Time at which it was established, if it ever was.
     up: Option<Timestamp>,
     /// Milliseconds for which it was established, once it is closed.
@@ -478,13 +473,11 @@ impl Conn {
         let now = Timestamp::now();
         let inner = init!(Inner {
             state: ConnFsm::new(FirstSender::over(over_tcp)),
-            todo: PendingSteps::NONE,
             known,
             // A passive connection has agreed to the peer's request.
             is_agreed: !active,
             is_published: false,
             turn,
-            attempt_failed: false,
             up: None,
             lived_ms: 0,
             retry: None,
@@ -592,7 +585,6 @@ impl Conn {
         if actions == Actions::NONE {
             return;
         }
-        inner.todo.add(actions);
         if actions.has(Actions::AWAIT_WORD) {
             inner.begin_step(FIRST_WORD_MS);
             self.rearm_timer(FIRST_WORD_MS);
@@ -603,9 +595,6 @@ impl Conn {
             let known = inner.known;
             let high_water = self.ni.high_water(known.depth);
             inner.wire.established(known.depth, high_water, known.stamp);
-        }
-        if actions.has(Actions::FAIL_ATTEMPT) {
-            inner.attempt_failed = true;
         }
         if actions.has(Actions::CLOSE) {
             let lived_ms = inner.up.map_or(0, Timestamp::elapsed_ms);
@@ -660,7 +649,7 @@ impl Conn {
 
     /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
     fn call_next(self: &Arc<Self>, inner: &Inner) {
-        if let Some(worker) = inner.todo.next() {
+        if let Some(worker) = inner.state.next_worker() {
             self.kick(worker);
         }
     }

@@ -377,7 +377,7 @@ impl Conn {
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
             inner.is_published = true;
-            inner.todo.add(Actions::HAND_OVER);
+            inner.state.add_steps(Actions::HAND_OVER);
             self.queue_upcall(inner, Timestamp::now());
             inner.finishing.is_some()
         });

@@ -8,7 +8,7 @@
 //! ([`crate::lnd::work_queues`]): short steps, which connections of other peers wait for; steps that call LNet or free
 //! a CM id; and steps that call into the device to create, close and destroy the queue pair.
 //!
-//! Context: only one worker runs at a time for one connection ([`crate::proto::conn_state::PendingSteps`]); all may
+//! Context: only one worker runs at a time for one connection ([`Worker`]); all may
 //! sleep. The timer is a delayed work item. It is armed again only under the connection lock, except for the steps of
 //! an attempt, and only while the state that needs it lasts: a release, which cancels it, comes later.
 
@@ -184,7 +184,7 @@ impl Conn {
     fn work(self: &Arc<Self>, worker: Worker) {
         loop {
             let (todo, fault) = self.with(|inner| {
-                let todo = inner.todo.take(worker);
+                let todo = inner.state.take_steps(worker);
                 if todo == Actions::NONE {
                     self.call_next(inner);
                 }

@@ -15,7 +15,8 @@ use ro2iblnd_proto::{
         ConnEvent,
         ConnFsm as Fsm,
         FirstSender,
-        State as Phase, //
+        State as Phase,
+        Worker, //
     },
     constants::high_water,
     credits::{
@@ -56,12 +57,12 @@ use crate::{
     search::Fault, //
 };
 
-/// Work of the control worker, in order.
-pub(crate) const TODO: [Actions; 6] = [
+/// Steps of the workers, in order; `lnd::conn::workers::STEPS`.
+pub(crate) const STEPS: [Actions; 6] = [
     Actions::RESOLVE,
-    Actions::SET_UP,
     Actions::SPEAK,
     Actions::ESTABLISH,
+    Actions::SET_UP,
     Actions::CLOSE,
     Actions::RELEASE,
 ];
@@ -92,9 +93,9 @@ pub struct Conn {
     pub(crate) active: bool,
     /// The real state machine.
     pub fsm: Fsm,
-    pub(crate) todo: [bool; 7],
+    /// Worker that has taken steps, and not found that there are none left; as the state machine has it.
+    pub(crate) running: Option<Worker>,
     pub(crate) retry: Option<RetryReject>,
-    pub(crate) attempt_failed: bool,
     pub(crate) known: PeerParams,
     pub(crate) peer_stamp: u64,
     /// Credits, queues and transmits, the real ones.
@@ -138,9 +139,8 @@ impl Conn {
             hs,
             active,
             fsm: Fsm::new(first),
-            todo: [false; 7],
+            running: None,
             retry: None,
-            attempt_failed: false,
             known,
             peer_stamp: known.stamp,
             data,
@@ -171,9 +171,14 @@ impl Conn {
         self.has_todo() || !self.cm_events.is_empty()
     }
 
-    /// Returns whether the control worker is queued.
+    /// Returns whether a worker runs or is queued.
     pub fn has_todo(&self) -> bool {
-        self.todo.contains(&true)
+        self.worker().is_some()
+    }
+
+    /// Returns the worker that runs or is queued.
+    pub(crate) fn worker(&self) -> Option<Worker> {
+        self.running.or(self.fsm.next_worker())
     }
 
     /// Returns whether the LNet half is queued and finds a job.
@@ -200,21 +205,11 @@ impl Conn {
         if actions.has(Actions::ESTABLISH) {
             self.established();
         }
-        if actions.has(Actions::FAIL_ATTEMPT) {
-            self.attempt_failed = true;
-        }
         if actions.has(Actions::CLOSE) {
             // `Wire::cancel`
             let cause = self.fsm.cause().unwrap_or(Cause::Flushed);
             self.data.cancel(cause);
             self.queue_upcall();
-        }
-        for (todo, action) in self.todo.iter_mut().zip(TODO) {
-            *todo |= actions.has(action);
-        }
-        // `Todo::take`, for what the worker has not taken yet.
-        if let [resolve, set_up, notify, speak, _, true, _] = &mut self.todo {
-            (*resolve, *set_up, *notify, *speak) = (false, false, false, false);
         }
     }
 
@@ -502,9 +497,7 @@ impl Conn {
     /// Appends the state, without the transmits.
     pub fn encode(&self, side: Side, names: &mut Names, out: &mut Vec<u8>) {
         debug(&self.fsm, out);
-        let flags = self.todo.iter().fold(0, |f, t| f << 1 | u8::from(*t));
         out.extend([
-            flags,
             self.qp as u8,
             self.cm as u8,
             self.last_tag[0],
@@ -512,7 +505,6 @@ impl Conn {
         ]);
         for flag in [
             self.active,
-            self.attempt_failed,
             self.draining,
             self.released,
             self.kicked,

@@ -55,7 +55,7 @@ use crate::{
         finalize,
         Conn,
         Qp,
-        TODO, //
+        STEPS, //
     },
     credit::Kind,
     messages::{
@@ -359,16 +359,25 @@ impl Node {
         }
     }
 
-    /// Models `WorkItem<CONTROL>`: the first thing it has to do.
+    /// Models one round of `Conn::work`, in the worker that runs or is queued.
     pub fn control(&mut self, c: usize, w: &mut World) -> Result<(), Fault> {
+        let conn = &mut self.conns[c];
+        let Some(worker) = conn.worker() else {
+            return Ok(());
+        };
+        let steps = conn.fsm.take_steps(worker);
+        conn.running = (steps != Actions::NONE).then_some(worker);
+        for step in STEPS.into_iter().filter(|step| steps.has(*step)) {
+            self.worker_step(c, step, w)?;
+        }
+        Ok(())
+    }
+
+    fn worker_step(&mut self, c: usize, step: Actions, w: &mut World) -> Result<(), Fault> {
         let (side, stamp) = (self.side, self.stamp);
         let conn = &mut self.conns[c];
         let hs = conn.hs;
-        let Some(first) = conn.todo.iter().position(|t| *t) else {
-            return Ok(());
-        };
-        conn.todo[first] = false;
-        match TODO[first] {
+        match step {
             // `Conn::resolve`
             Actions::RESOLVE => conn.cm_events.push_back(CmEvent::AddrResolved),
             // `Conn::set_up`
@@ -463,7 +472,7 @@ impl Node {
         conn.data.keys_dead();
         conn.queue_upcall();
         conn.released = true;
-        let (hs, active, failed) = (conn.hs, conn.active, conn.attempt_failed);
+        let (hs, active, failed) = (conn.hs, conn.active, conn.establishments == 0);
         let retry = conn.retry.take();
         self.unpublish(hs);
         let Some(peer) = &mut self.peer else {

@@ -110,14 +110,13 @@ pub fn conn_event_name(event: ConnEvent) -> &'static str {
 }
 
 /// Names of actions, in the order in which they are done.
-const ACTIONS: [(Actions, &str); 9] = [
+const ACTIONS: [(Actions, &str); 8] = [
     (Actions::RESOLVE, "resolve"),
     (Actions::RESOLVE_ROUTE, "resolve route"),
     (Actions::SET_UP, "set up"),
     (Actions::AWAIT_WORD, "await word"),
     (Actions::SPEAK, "speak"),
     (Actions::ESTABLISH, "establish"),
-    (Actions::FAIL_ATTEMPT, "fail attempt"),
     (Actions::CLOSE, "close"),
     (Actions::RELEASE, "release"),
 ];

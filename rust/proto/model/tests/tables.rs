@@ -69,11 +69,6 @@ fn every_event_in_every_connection_state() {
                 "{cell}"
             );
             assert_eq!(actions.has(Actions::RELEASE), enters(State::Dead), "{cell}");
-            assert_eq!(
-                actions.has(Actions::FAIL_ATTEMPT),
-                enters(State::Closing) && was < State::Established,
-                "{cell}"
-            );
             assert_eq!(once.cause().is_some(), is >= State::Closing, "{cell}");
             assert!(
                 conn.cause().is_none() || once.cause() == conn.cause(),
