@@ -11,7 +11,8 @@ use kernel::{
 
 use super::{
     send,
-    Conn, //
+    Conn,
+    Inner, //
 };
 use crate::{
     lnd::{
@@ -28,7 +29,12 @@ use crate::{
     },
     policy::{
         connect_queue::ConnectPriority,
-        link_state::transport_ms,
+        link_state::{
+            may_end,
+            transport_ms,
+            ConnActivity,
+            FINISH_LOOK_MS, //
+        },
         liveness::LOOK_MIN_MS,
         reconnect::PeerParams, //
     },
@@ -56,6 +62,27 @@ impl Conn {
             self.pump(inner, true);
         }
     }
+
+    /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does
+    /// not wait for them.
+    pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
+        let Some((cause, since)) = inner.finishing else {
+            return false;
+        };
+        let waited_ms = u64::try_from(since.elapsed_ms()).unwrap_or(0);
+        let still_ms = inner.idle_ms().min(inner.wire.sent_ms());
+        let under_way = ConnActivity {
+            transmits: inner.wire.has_pending(),
+            requests: inner.rx_queue.owed() > 0,
+            still_ms: u64::try_from(still_ms).unwrap_or(0),
+        };
+        if may_end(cause, under_way, waited_ms) {
+            self.step(inner, ConnEvent::Fail(cause));
+        } else {
+            self.rearm_timer(FINISH_LOOK_MS);
+        }
+        true
+    }
 }
 
 impl Connection for Conn {
@@ -82,7 +109,21 @@ impl Connection for Conn {
     }
 
     fn finish(self: &Arc<Self>, cause: Cause) {
-        self.close_graceful(cause);
+        self.with(|inner| {
+            if inner.state.is_up() {
+                // An interface that goes down does not wait as long as an administrator.
+                let replaces = |(first, _)| cause == Cause::LinkDown && first != cause;
+                if inner.finishing.is_none_or(replaces) {
+                    inner.finishing = Some((cause, Timestamp::now()));
+                }
+                let _ = self.look_whether_finished(inner);
+            } else {
+                self.step(inner, ConnEvent::Fail(cause));
+            }
+        });
+        // LNet's next messages wait for the next connection. This must follow the begin of the close, which a caller
+        // that lists the connection checks afterwards ([`Conn::publish`]).
+        self.peer.unpublish(self);
     }
 
     fn moved(self: &Arc<Self>) {

@@ -30,7 +30,7 @@
 //! | [`repost`] | repost of receive buffers | as `recv` |
 //! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
-//! | [`workers`], [`setup`], [`close`] | set-up to release, timer | work items |
+//! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
@@ -125,7 +125,6 @@ use crate::{
 };
 
 mod called_by_peer;
-mod close;
 mod cm;
 mod completions;
 mod mapping;

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     lnd::{
         log,
+        peer::Connection,
         stats::close_log,
         timestamp::Timestamp, //
     },
@@ -385,7 +386,7 @@ impl Conn {
             self.peer.unpublish(self);
         } else if self.ni.ends_all() {
             // The code that closed all other connections may have run before the peer listed this one.
-            self.close_graceful(self.ni.way(|way| way.why()));
+            self.finish(self.ni.way(|way| way.why()));
         }
     }
 

@@ -35,6 +35,7 @@ use super::{
 use crate::{
     lnd::{
         log,
+        peer::Connection,
         timestamp::Timestamp, //
     },
     lnet::Message,
@@ -235,7 +236,7 @@ fn rx_while_deleting(conn: &Arc<Conn>) {
         if news {
             log::deletion_waits(conn.ni.nid);
         }
-        conn.close_graceful(Cause::Shutdown);
+        conn.finish(Cause::Shutdown);
     }
 }
 

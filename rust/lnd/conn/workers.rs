@@ -18,6 +18,7 @@ use kernel::{
 };
 
 use super::{
+    wire::qp_handle::QpHandle,
     Conn,
     BLOCKING,
     CLOSING_MS,
@@ -31,21 +32,32 @@ use crate::{
         peer::Connection,
         timestamp::Timestamp, //
     },
+    lnet::uevent,
     policy::{
         cm_id_linger::CmIdLinger,
         liveness::Check, //
     },
-    proto::conn_state::{
-        Actions,
-        ConnEvent,
-        State,
-        Worker, //
+    proto::{
+        cause::Cause,
+        conn_state::{
+            Actions,
+            ConnEvent,
+            State,
+            Worker, //
+        },
+        reject::RetryWhy, //
     },
-    rdma::work::{
-        self,
-        NofsScope, //
+    rdma::{
+        device::DeviceName,
+        work::{
+            self,
+            NofsScope, //
+        }, //
     }, //
 };
+
+/// Milliseconds that the device has to flush its queues. A device that takes longer is dead.
+const DRAIN_MS: u32 = 5_000;
 
 /// Step of a worker.
 type Step = (Actions, fn(&Arc<Conn>));
@@ -224,5 +236,127 @@ impl Conn {
     /// their turn. That is siw; over adapters only the end of an attempt that the peer does not answer waits.
     fn holds_queue(&self) -> bool {
         self.over_tcp && self.near
+    }
+}
+
+// End of a connection: a DREQ to the peer, drain of the queue pair, release of all resources. Resources are taken out
+// under the connection lock and freed without it. INVARIANT: No key is valid, and no work request holds memory of LNet
+// (`release`), before transmits that a key held go back to LNet (`part`).
+impl Conn {
+    /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
+    fn close(self: &Arc<Self>) {
+        let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.up.is_none()));
+        self.peer.closing(self, failed);
+        self.ni.leave(&self.made_with);
+        if cause.is_some_and(|cause| cause.has(Cause::IS_SILENT)) {
+            // Dead connections are then found now, and not when a message is to be sent on each of them.
+            self.peer.for_each_conn(|conn| conn.doubt());
+        }
+        match self.id() {
+            Some(id) => self.tell_end(&id, self.reachability(id.reachability())),
+            // The connection was closed before the handler of the request took the id.
+            None => self.with(|inner| inner.owes_reject = true),
+        }
+        let drain = self.with(|inner| {
+            // The time of the drain counts from when the device has begun.
+            inner.begin_step(u32::MAX);
+            inner.wire.close()
+        });
+        // Before the markers are posted: they may complete before this returns.
+        self.event(ConnEvent::DrainStarted);
+        let draining = match drain {
+            Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
+            None => false,
+        };
+        if draining {
+            self.with(|inner| inner.begin_step(DRAIN_MS));
+        } else {
+            // There is no queue pair, or its regions are freed without a drain.
+            self.event(ConnEvent::Drained);
+        }
+    }
+
+    /// Gives up the drain: a device that does not flush its queues is dead, and its reset may wait for this driver. So
+    /// the queue pair is destroyed as it is.
+    fn give_up_drain(self: &Arc<Self>) {
+        if let Some(qp) = self.with(|inner| inner.wire.qp()) {
+            log::not_flushed(self.nid());
+            qp.give_up_drain();
+        }
+        self.event(ConnEvent::Drained);
+    }
+
+    /// Frees the queue pair and its memory. Afterwards no key is valid; [`Conn::part`] follows.
+    fn release(self: &Arc<Self>) {
+        self.cancel_timer();
+        // A sender that has mapped a sink still finds the queue pair, to free the sink.
+        if let Some(qp) = self.with(|inner| inner.wire.qp()) {
+            // The rights to post are gone, so this does not return `EBUSY`.
+            let _ = qp.destroy_mrs();
+        }
+        let link = self.with(|inner| inner.wire.take_link(&self.ni.closed_counters));
+        if link.as_ref().is_some_and(QpHandle::is_refused) {
+            self.refused_post();
+        }
+        drop(link);
+        self.with(|inner| inner.state.add_steps(Actions::PART));
+    }
+
+    /// Counts the connection as closed because the device refused a work request.
+    fn refused_post(&self) {
+        let lived_ms = self.with(|inner| inner.lived_ms);
+        let ni = &self.ni;
+        let now_ms = ni.now_ms();
+        if !ni.way(|way| way.refused_post(lived_ms, now_ms)) {
+            return;
+        }
+        let name = self.hca().ok().map(|hca| hca.device.name());
+        let name = name.as_ref().map(DeviceName::as_str);
+        log::refuses_posts(ni.nid, name.unwrap_or("the RDMA device"));
+        uevent::device(uevent::Device::Fatal, &ni.nid, name);
+        ni.check_device();
+    }
+
+    /// Frees all other resources, except the id if the peer may still need a DREQ, and tells LNet and the peer object.
+    /// After [`Conn::release`].
+    fn part(self: &Arc<Self>) {
+        // The queue pair may have detected that first.
+        let left_behind = self.is_elsewhere();
+        let (failed, retry, cause, rejected) = self.with(|inner| {
+            let cause = inner.state.cause().unwrap_or(Cause::PeerClosed);
+            (inner.up.is_none(), inner.retry, cause, inner.rejected)
+        });
+        if !self.wait_for_drep() {
+            self.free_id();
+        }
+        let (hca, room) = self.with(|inner| {
+            // An ESTABLISHED event that was on its way has come by now.
+            let room = inner.rx_queue.close();
+            inner.rx_queue.detach();
+            self.ni
+                .retained_rx
+                .left(self.peer.nid, inner.rx_queue.count_retained());
+            let hca = inner.wire.release(&self.ni.closed_counters);
+            self.queue_upcall(inner, Timestamp::now());
+            (hca, room)
+        });
+        drop(room);
+        // The MTU may have become smaller just now.
+        let port_mtu = || hca.as_ref().and_then(|hca| hca.query_mtu());
+        let cause = cause.with_mtus(self.path_mtu(), port_mtu);
+        // Maybe the last reference: then the protection domain is freed, which sleeps.
+        drop(hca);
+        let seen = &self.ni.close_stats;
+        if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
+            // Rejects that invite a retry with a reason are no news, and are not counted.
+            seen.unsaid();
+        }
+        if retry.is_none() {
+            let noted = seen.ended(self.nid(), self.active, !failed, cause, rejected);
+            self.with(|inner| inner.wire.meter().over(!failed, cause, rejected));
+            log::conn_over(self.nid(), cause, !failed, noted);
+        }
+        let moved = left_behind || cause == Cause::Moved;
+        self.peer.released(self, failed, retry, cause, moved);
     }
 }
