@@ -696,7 +696,7 @@ fn admit(
             Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
                 if verdict == Some(PeerVerdict::Reborn) {
                     // A restarted peer answers on none of them.
-                    peer.for_each_conn(|conn| conn.recheck());
+                    peer.for_each_conn(|conn| conn.doubt(true));
                 }
                 return peer.open(None, known).map_err(|e| {
                     peer.accept_failed(Cause::NoResources);

@@ -46,23 +46,6 @@ use crate::{
 };
 
 impl Conn {
-    /// Sends a NOOP, because the peer may have closed this connection, and its DREQ got lost; or another connection of
-    /// the peer broke. Other connections are preferred until the peer is heard on this one, or acknowledges the NOOP.
-    /// If it does neither, the transport's retries end the connection.
-    ///
-    /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
-    /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
-    fn probe_doubtful(self: &Arc<Self>, again: bool) {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        let recent = |then: Timestamp| then.elapsed_ms() < i64::from(LOOK_MIN_MS);
-        if inner.state.is_up() && (again || !inner.probed.is_some_and(recent)) {
-            inner.probed = Some(Timestamp::now());
-            self.is_doubted.store(true, Relaxed);
-            self.pump(inner, true);
-        }
-    }
-
     /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does
     /// not wait for them.
     pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
@@ -154,12 +137,15 @@ impl Connection for Conn {
         }
     }
 
-    fn doubt(self: &Arc<Self>) {
-        self.probe_doubtful(false);
-    }
-
-    fn recheck(self: &Arc<Self>) {
-        self.probe_doubtful(true);
+    fn doubt(self: &Arc<Self>, again: bool) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let recent = |then: Timestamp| then.elapsed_ms() < i64::from(LOOK_MIN_MS);
+        if inner.state.is_up() && (again || !inner.probed.is_some_and(recent)) {
+            inner.probed = Some(Timestamp::now());
+            self.is_doubted.store(true, Relaxed);
+            self.pump(inner, true);
+        }
     }
 
     fn ask(self: &Arc<Self>) {
@@ -200,7 +186,7 @@ impl Connection for Conn {
     }
 
     fn is_doubted(&self) -> bool {
-        self.doubted()
+        self.is_doubted.load(Relaxed)
     }
 
     fn index(&self) -> u32 {

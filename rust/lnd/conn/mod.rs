@@ -634,11 +634,6 @@ impl Conn {
         self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
     }
 
-    /// Returns whether the peer may have closed the connection.
-    fn doubted(&self) -> bool {
-        self.is_doubted.load(Relaxed)
-    }
-
     /// Notes that the peer has sent or acknowledged a message.
     fn heard(&self) {
         if self.is_doubted.load(Relaxed) {

@@ -250,7 +250,7 @@ impl Conn {
         self.ni.leave(&self.made_with);
         if cause.is_some_and(|cause| cause.has(Cause::IS_SILENT)) {
             // Dead connections are then found now, and not when a message is to be sent on each of them.
-            self.peer.for_each_conn(|conn| conn.doubt());
+            self.peer.for_each_conn(|conn| conn.doubt(false));
         }
         match self.id() {
             Some(id) => self.tell_end(&id, self.reachability(id.reachability())),

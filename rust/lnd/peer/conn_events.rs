@@ -140,7 +140,7 @@ impl<C: Connection> Peer<C> {
                 if other.is_active() && stale {
                     other.overtaken();
                 }
-                other.doubt();
+                other.doubt(false);
             }
         });
     }

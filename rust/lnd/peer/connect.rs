@@ -317,7 +317,7 @@ impl<C: Connection> Peer<C> {
     /// without being able to say so, and messages sent on these would be lost.
     pub(crate) fn way_opened(self: &Arc<Self>) {
         if self.with(|inner| inner.conns.usable() > 1) {
-            self.for_each_conn(|conn| conn.doubt());
+            self.for_each_conn(|conn| conn.doubt(false));
         }
         self.with(|inner| {
             if !inner.policy.is_due() {

@@ -132,11 +132,13 @@ pub(crate) trait Connection: Send + Sync + Sized + 'static {
     /// Closes the connection if it is still an attempt, because the peer has connected meanwhile.
     fn overtaken(self: &Arc<Self>);
 
-    /// Probes the peer, which may have closed this connection. Other connections are preferred until the peer answers.
-    fn doubt(self: &Arc<Self>);
-
-    /// Probes the peer again, even if a probe was sent just now: the peer has to answer from now on.
-    fn recheck(self: &Arc<Self>);
+    /// Probes the peer, which may have closed this connection, and its DREQ got lost; or another connection of the peer
+    /// broke. Other connections are preferred until the peer is heard on this one, or acknowledges the probe, a NOOP. If
+    /// it does neither, the transport's retries end the connection.
+    ///
+    /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
+    /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
+    fn doubt(self: &Arc<Self>, again: bool);
 
     /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
     /// the peer has just sent something here.

@@ -33,7 +33,10 @@ use crate::{
             Version, //
         }, //
     },
-    rdma::cm_path::Path, //
+    rdma::{
+        atomic::Relaxed,
+        cm_path::Path, //
+    }, //
 };
 
 /// Transmit that is not finished.
@@ -139,7 +142,7 @@ impl Conn {
             path: inner.path,
             with_lnet: inner.rx_queue.owed(),
             idle_ms: inner.idle_ms(),
-            doubted: self.doubted(),
+            doubted: self.is_doubted.load(Relaxed),
             number: wire.meter().number(),
         };
         for (_, slot) in wire.txs.pending() {
