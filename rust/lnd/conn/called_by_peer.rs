@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Implementation of [`Connection`]: the functions of a connection that its peer calls.
+//! Functions of a connection that its peer ([`Connection`]) and its NI call.
 //!
 //! Context: process. The peer lock is not held, except in functions that take no lock.
 
@@ -46,6 +46,40 @@ use crate::{
 };
 
 impl Conn {
+    /// Closes the connection if it is on another device than the NI, or if the NI's address has left its device.
+    pub(crate) fn moved(self: &Arc<Self>) {
+        if self.is_elsewhere() {
+            self.end(Cause::Moved);
+        }
+    }
+
+    /// Closes the connection if its path MTU is larger than `mtu` bytes.
+    pub(crate) fn fit_mtu(self: &Arc<Self>, mtu: u32) {
+        if self.path_mtu() > mtu {
+            self.end(Cause::PathMtu);
+        }
+    }
+
+    /// Returns for how long its queue pair retransmits a packet that is not acknowledged, in milliseconds. `None`: not
+    /// known yet.
+    pub(crate) fn transport_ms(&self) -> Option<u64> {
+        let path = self.with(|inner| inner.path);
+        Some(transport_ms(path.ack_timeout?, path.retry_count?))
+    }
+
+    /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
+    /// the peer has just sent something here.
+    pub(super) fn ask(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let ago = inner.elapsed();
+        if inner.state.is_up() && inner.liveness.ask(ago) {
+            if let Some(ms) = inner.liveness.next_ms(ago, self.ni.probe()) {
+                self.schedule_check(inner, ms);
+            }
+        }
+    }
+
     /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does
     /// not wait for them.
     pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
@@ -109,23 +143,6 @@ impl Connection for Conn {
         self.peer.unpublish(self);
     }
 
-    fn moved(self: &Arc<Self>) {
-        if self.is_elsewhere() {
-            self.end(Cause::Moved);
-        }
-    }
-
-    fn fit_mtu(self: &Arc<Self>, mtu: u32) {
-        if self.path_mtu() > mtu {
-            self.end(Cause::PathMtu);
-        }
-    }
-
-    fn transport_ms(&self) -> Option<u64> {
-        let path = self.with(|inner| inner.path);
-        Some(transport_ms(path.ack_timeout?, path.retry_count?))
-    }
-
     fn end_turn(&self) -> Option<ConnectPriority> {
         self.with(|inner| inner.turn.take())
     }
@@ -145,17 +162,6 @@ impl Connection for Conn {
             inner.probed = Some(Timestamp::now());
             self.is_doubted.store(true, Relaxed);
             self.pump(inner, true);
-        }
-    }
-
-    fn ask(self: &Arc<Self>) {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        let ago = inner.elapsed();
-        if inner.state.is_up() && inner.liveness.ask(ago) {
-            if let Some(ms) = inner.liveness.next_ms(ago, self.ni.probe()) {
-                self.schedule_check(inner, ms);
-            }
         }
     }
 

@@ -98,7 +98,7 @@ impl CmHandler for Conn {
                 this.event(ConnEvent::Disconnected);
             }
             CmEvent::DeviceRemoval => {
-                this.id_changed(CmIdLinger::over);
+                this.end_linger();
                 this.end(Cause::DeviceGone);
             }
             CmEvent::AddrChange => this.end(Cause::AddressChanged),
@@ -193,7 +193,7 @@ impl Conn {
         let inner = &mut *guard;
         if !inner.state.is_attempt() {
             inner.linger.over();
-            self.free_if_over(inner);
+            self.after_linger_change(inner);
             return self.step(inner, ConnEvent::Disconnected);
         }
         if !self.active {
@@ -241,7 +241,7 @@ impl Conn {
             self.tell_end(&id, way);
         }
         // The connection may have been released meanwhile, and its id wait for an answer to a DREQ that was never sent.
-        self.with(|inner| self.free_if_over(inner));
+        self.with(|inner| self.after_linger_change(inner));
     }
 }
 
@@ -360,7 +360,7 @@ impl Conn {
             let waits = inner.linger.released();
             inner.begin_step(LINGER_MS);
             // Under the lock: the code that ends the wait cancels it.
-            self.check_id_later(inner);
+            self.after_linger_change(inner);
             waits
         });
         if !waits {
@@ -406,23 +406,19 @@ impl Conn {
 
     /// Notes what happened to the disconnect, and requests that a worker frees an id that waited for it. In a handler
     /// of the CM, too.
-    pub(super) fn id_changed(self: &Arc<Self>, change: impl FnOnce(&mut CmIdLinger)) {
+    fn id_changed(self: &Arc<Self>, change: impl FnOnce(&mut CmIdLinger)) {
         self.with(|inner| {
             change(&mut inner.linger);
-            self.free_if_over(inner);
+            self.after_linger_change(inner);
         });
     }
 
-    /// Requests that a worker frees the id, if the id waited and no longer does.
-    fn free_if_over(self: &Arc<Self>, inner: &Inner) {
+    /// Arms the timer for the next check of an id that waits; requests that a worker frees an id that waited and no
+    /// longer does.
+    pub(super) fn after_linger_change(self: &Arc<Self>, inner: &Inner) {
         if inner.linger.leaves() {
             self.kick(Worker::Blocking);
-        }
-    }
-
-    /// Arms the timer for the next check of an id that waits.
-    pub(super) fn check_id_later(self: &Arc<Self>, inner: &Inner) {
-        if inner.linger.waits() {
+        } else if inner.linger.waits() {
             self.rearm_timer(match inner.linger.is_mute() {
                 true => ROUTE_CHECK_MS,
                 false => inner.step_left_ms(),
@@ -446,12 +442,10 @@ impl Conn {
                 Reachability::NoRoute => inner.linger.no_route(),
                 Reachability::Reachable if !due => {}
                 Reachability::Reachable if made => inner.sends_dreq(),
-                // Freeing the id tells the peer.
-                Reachability::Reachable => inner.linger.over(),
-                Reachability::NoAddress => inner.linger.over(),
+                // Freeing the id tells the peer, or the peer can never be told.
+                Reachability::Reachable | Reachability::NoAddress => inner.linger.over(),
             }
-            self.check_id_later(inner);
-            self.free_if_over(inner);
+            self.after_linger_change(inner);
             way == Reachability::Reachable && due && made
         });
         if sends {
@@ -459,14 +453,8 @@ impl Conn {
         }
     }
 
-    /// Ends the wait of the id. May sleep.
+    /// Ends the wait of the id: a worker frees it.
     pub(crate) fn end_linger(self: &Arc<Self>) {
-        let leaves = self.with(|inner| {
-            inner.linger.over();
-            inner.linger.leaves()
-        });
-        if leaves {
-            self.leave();
-        }
+        self.id_changed(CmIdLinger::over);
     }
 }

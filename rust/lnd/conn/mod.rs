@@ -34,7 +34,7 @@
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
-//! | [`called_by_peer`] | functions that the peer object calls | process context |
+//! | [`called_by_peer`] | functions that the peer object and the NI call | process context |
 //! | [`wire::snapshot`] | state for debugfs | process context |
 //!
 //! # Invariants

@@ -33,10 +33,7 @@ use crate::{
         timestamp::Timestamp, //
     },
     lnet::uevent,
-    policy::{
-        cm_id_linger::CmIdLinger,
-        liveness::Check, //
-    },
+    policy::liveness::Check,
     proto::{
         cause::Cause,
         conn_state::{
@@ -182,11 +179,12 @@ impl WorkItem<TIMER> for Conn {
                 drop(guard);
                 this.look_for_route();
             }
-            State::Dead if inner.linger.waits() && inner.step_left_ms() == 0 => {
-                drop(guard);
-                this.id_changed(CmIdLinger::over);
+            State::Dead => {
+                if inner.linger.waits() && inner.step_left_ms() == 0 {
+                    inner.linger.over();
+                }
+                this.after_linger_change(inner);
             }
-            State::Dead => this.check_id_later(inner),
         }
     }
 }

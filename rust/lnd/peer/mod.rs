@@ -116,16 +116,6 @@ pub(crate) trait Connection: Send + Sync + Sized + 'static {
     /// nothing new over it.
     fn finish(self: &Arc<Self>, cause: Cause);
 
-    /// Closes the connection if it is on another device than the NI, or if the NI's address has left its device.
-    fn moved(self: &Arc<Self>);
-
-    /// Closes the connection if its path MTU is larger than `mtu` bytes.
-    fn fit_mtu(self: &Arc<Self>, mtu: u32);
-
-    /// Returns for how long its queue pair retransmits a packet that is not acknowledged, in milliseconds. `None`: not
-    /// known yet.
-    fn transport_ms(&self) -> Option<u64>;
-
     /// Takes the turn in the connect queue that the attempt still has, if any.
     fn end_turn(&self) -> Option<ConnectPriority>;
 
@@ -139,10 +129,6 @@ pub(crate) trait Connection: Send + Sync + Sized + 'static {
     /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
     /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
     fn doubt(self: &Arc<Self>, again: bool);
-
-    /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
-    /// the peer has just sent something here.
-    fn ask(self: &Arc<Self>);
 
     /// Returns whether others are preferred, because the peer may have closed this one.
     fn is_doubted(&self) -> bool;
