@@ -20,11 +20,8 @@ use kernel::{
 
 use crate::{
     policy::{
-        addr_hash, //
-        cm_id_linger::{
-            self,
-            LingeringIds, //
-        },
+        addr_hash,
+        cm_id_linger, //
     },
     proto::nid::Nid,
     rdma::{
@@ -67,17 +64,17 @@ impl<C> LingeringConns<C> {
         let Some(waiting) = &mut *list else {
             return false;
         };
-        let told = || waiting.iter().filter(|one| !one.mute);
-        let alike = || LingeringIds {
-            all: told().count(),
-            of_peer: told().filter(|one| one.nid == nid).count(),
-        };
+        let told = waiting.iter().filter(|one| !one.mute);
+        let told = told.map(|one| one.nid == nid);
+        if !cm_id_linger::has_room(mute, waiting.len(), told) {
+            return false;
+        }
         let one = LingeringConn {
             conn: conn.clone(),
             nid,
             mute,
         };
-        cm_id_linger::has_room(mute, waiting.len(), alike) && waiting.push(one, GFP_KERNEL).is_ok()
+        waiting.push(one, GFP_KERNEL).is_ok()
     }
 
     /// Takes `conn` off the list. The caller has another reference to `conn`.

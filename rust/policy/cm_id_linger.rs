@@ -35,29 +35,20 @@ const MUTE_MAX: usize = 16_384;
 /// connection after the other and never answers leaves the other half to other peers.
 const PARTING_OF_PEER: usize = 8;
 
-/// Ids that wait for an answer.
-#[derive(Clone, Copy, Debug)]
-pub struct LingeringIds {
-    /// All ids of the NI.
-    pub all: usize,
-    /// Ids of the same peer.
-    pub of_peer: usize,
-}
-
 /// Returns whether one more id may wait, for a route if `mute`, otherwise for an answer. `waiting` ids wait already;
-/// `alike` returns how many of them wait for an answer. Ids that wait for a route, of which there may be many when a
-/// link is down, take no place of other ids. `alike` is called only if it matters, because it takes time if there are
-/// many.
-pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> LingeringIds) -> bool {
+/// `told` yields for each that waits for an answer whether it is of the same peer. Ids that wait for a route, of which
+/// there may be many when a link is down, take no place of other ids. `told` is counted only if it matters.
+pub fn has_room(mute: bool, waiting: usize, told: impl Iterator<Item = bool>) -> bool {
     if mute {
         // The others are few.
         return waiting < MUTE_MAX + PARTING_MAX;
     }
-    let half = PARTING_MAX / 2;
-    if waiting < half {
-        return true;
+    let (mut all, mut of_peer) = (0usize, 0usize);
+    for same_peer in told {
+        all = all.saturating_add(1);
+        of_peer = of_peer.saturating_add(usize::from(same_peer));
     }
-    let LingeringIds { all, of_peer } = alike();
+    let half = PARTING_MAX / 2;
     all < half || (all < PARTING_MAX && of_peer < PARTING_OF_PEER)
 }
 
@@ -286,45 +277,37 @@ mod tests {
         assert!(f.leaves());
     }
 
-    /// Returns ids that all belong to one peer.
-    fn of_one(n: usize) -> LingeringIds {
-        LingeringIds { all: n, of_peer: n }
-    }
-
-    /// Returns ids of other peers only.
-    fn of_others(n: usize) -> LingeringIds {
-        LingeringIds { all: n, of_peer: 0 }
+    /// Returns ids that wait for an answer, some of them of the same peer.
+    fn told(all: usize, of_peer: usize) -> impl Iterator<Item = bool> {
+        (0..all).map(move |at| at < of_peer)
     }
 
     #[test]
     fn id_without_a_route_takes_no_linger_slot() {
-        assert!(has_room(false, MUTE_MAX, || of_one(0)));
-        assert!(has_room(false, MUTE_MAX, || of_others(PARTING_MAX - 1)));
-        assert!(!has_room(false, MUTE_MAX, || of_others(PARTING_MAX)));
+        assert!(has_room(false, MUTE_MAX, told(0, 0)));
+        assert!(has_room(false, MUTE_MAX, told(PARTING_MAX - 1, 0)));
+        assert!(!has_room(false, MUTE_MAX, told(PARTING_MAX, 0)));
         // Freeing one of these does harm, whichever peer it belongs to.
         let all = MUTE_MAX + PARTING_MAX;
-        let count = || unreachable!("thousands are counted for each of thousands");
-        assert!(has_room(true, all - 1, count));
-        assert!(!has_room(true, all, count));
-        // Few are not counted.
-        assert!(has_room(false, PARTING_MAX / 2 - 1, || of_one(usize::MAX)));
+        let count = || (0..1).map(|_| unreachable!("thousands are counted for each of thousands"));
+        assert!(has_room(true, all - 1, count()));
+        assert!(!has_room(true, all, count()));
     }
 
     #[test]
     fn one_peer_leaves_half_of_the_places_to_others() {
         let half = PARTING_MAX / 2;
         let mut mine = 0;
-        while has_room(false, mine, || of_one(mine)) {
+        while has_room(false, mine, told(mine, mine)) {
             mine = mine.wrapping_add(1);
         }
         assert_eq!(mine, half);
         // Ids of other peers are accepted all the same, some of each.
         for all in half..PARTING_MAX {
-            let alike = |of_peer| LingeringIds { all, of_peer };
-            assert!(has_room(false, all, || alike(PARTING_OF_PEER - 1)));
-            assert!(!has_room(false, all, || alike(PARTING_OF_PEER)));
+            assert!(has_room(false, all, told(all, PARTING_OF_PEER - 1)));
+            assert!(!has_room(false, all, told(all, PARTING_OF_PEER)));
         }
-        assert!(!has_room(false, PARTING_MAX, || of_others(PARTING_MAX)));
+        assert!(!has_room(false, PARTING_MAX, told(PARTING_MAX, 0)));
     }
 
     #[test]

@@ -220,12 +220,6 @@ struct Inner {
 }
 
 impl Inner {
-    /// Returns whether LNet must wait for the peer object: an answer of LNet must find this connection, and not an
-    /// older connection that may be dead.
-    fn is_unpublished(&self) -> bool {
-        self.state.is_up() && !self.is_published
-    }
-
     /// Begins a step, which may take `ms` milliseconds. The caller arms the timer.
     fn begin_step(&mut self, ms: u32) {
         self.limit = (Timestamp::now(), ms);
@@ -697,10 +691,11 @@ impl Conn {
     }
 }
 
-/// Returns whether a request waits for LNet, and LNet may have it.
+/// Returns whether a request waits for LNet, and LNet may have it: an answer of LNet must find this connection, which
+/// the peer object publishes, and not an older connection that may be dead.
 #[inline]
 fn has_request(inner: &Inner) -> bool {
-    !inner.rx_queue.is_empty() && !inner.is_unpublished()
+    !inner.rx_queue.is_empty() && (inner.is_published || !inner.state.is_up())
 }
 
 /// Returns whether the worker would find a job.

@@ -316,11 +316,11 @@ impl Conn {
                 Err(EINVAL) if inline.refused() => {}
                 Err(ENOMEM | EINVAL) if search.failed() => {}
                 Err(e) => {
-                    let what = "make the queue pair or its completion queue";
-                    let mut why = SetupError::new(what, e);
-                    let no_room = e == ENOMEM || e == EOVERFLOW;
-                    why.max_qp = no_room.then_some(hca.attrs.max_qp);
-                    return Err(why);
+                    return Err(SetupError {
+                        step: "make the queue pair or its completion queue",
+                        error: e,
+                        max_qp: [ENOMEM, EOVERFLOW].contains(&e).then_some(hca.attrs.max_qp),
+                    });
                 }
             }
         };
