@@ -74,13 +74,7 @@ impl CmHandler for Conn {
             CmEvent::AddrTimeout => this.event(ConnEvent::AddrTimeout),
             CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
-                this.with(|inner| {
-                    // Over iWARP it is unknown.
-                    if qpn != 0 {
-                        inner.peer_qpn = qpn;
-                    }
-                });
-                this.cm_established(id, private_data)
+                this.cm_established(id, private_data, qpn)
             }
             CmEvent::Rejected {
                 reason,
@@ -137,8 +131,12 @@ impl Conn {
 
     /// Completes the handshake. The active side reads the CONNACK first, and closes the connection if the CONNACK is
     /// invalid: the queue pair is up already.
-    fn cm_established(self: &Arc<Self>, id: &CmLocked<'_>, private_data: &[u8]) {
+    fn cm_established(self: &Arc<Self>, id: &CmLocked<'_>, private_data: &[u8], qpn: u32) {
         let (asked, connecting, over) = self.with(|inner| {
+            // Over iWARP it is unknown.
+            if qpn != 0 {
+                inner.peer_qpn = qpn;
+            }
             // For any CONNACK: the peer takes the connection for established, so at its end the CM resends the DREQ
             // until the peer answers.
             inner.connected = true;

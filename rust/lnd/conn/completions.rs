@@ -37,6 +37,7 @@ use crate::{
         }, //
     },
     rdma::{
+        atomic::Relaxed,
         buf::TxBuf,
         completion_receiver::CompletionReceiver,
         qp_handler::QpHandler,
@@ -122,8 +123,8 @@ impl QpHandler for Conn {
             heard: false,
         };
         completions.each(&mut round);
-        if round.heard {
-            this.heard();
+        if round.heard && this.is_doubted.load(Relaxed) {
+            this.is_doubted.store(false, Relaxed);
         }
         this.pump_at(&mut guard, false, Some(now));
         this.queue_upcall(&mut guard, now);

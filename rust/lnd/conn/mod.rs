@@ -628,13 +628,6 @@ impl Conn {
         self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
     }
 
-    /// Notes that the peer has sent or acknowledged a message.
-    fn heard(&self) {
-        if self.is_doubted.load(Relaxed) {
-            self.is_doubted.store(false, Relaxed);
-        }
-    }
-
     /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
     fn call_next(self: &Arc<Self>, inner: &Inner) {
         if let Some(worker) = inner.state.next_worker() {

@@ -8,9 +8,9 @@
 //! ([`crate::lnd::work_queues`]): short steps, which connections of other peers wait for; steps that call LNet or free
 //! a CM id; and steps that call into the device to create, close and destroy the queue pair.
 //!
-//! Context: only one worker runs at a time for one connection ([`Worker`]); all may
-//! sleep. The timer is a delayed work item. It is armed again only under the connection lock, except for the steps of
-//! an attempt, and only while the state that needs it lasts: a release, which cancels it, comes later.
+//! Context: only one worker runs at a time for one connection; all may sleep. The timer is a delayed work item. It is
+//! armed again only under the connection lock, except for the steps of an attempt, and only while the state that needs
+//! it lasts: a release, which cancels it, comes later.
 
 use kernel::{
     sync::Arc,
