@@ -47,14 +47,14 @@ struct LingeringConn<C> {
 pub(crate) struct LingeringConns<C> {
     /// `None` once the NI stops.
     #[pin]
-    list: Mutex<Option<KVec<LingeringConn<C>>>>,
+    list: Mutex<Option<KVVec<LingeringConn<C>>>>,
 }
 
 impl<C> LingeringConns<C> {
     /// Creates an empty list.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            list <- kernel::new_mutex!(Some(KVec::new()), "LingeringConns::list"),
+            list <- kernel::new_mutex!(Some(KVVec::new()), "LingeringConns::list"),
         })
     }
 
@@ -79,8 +79,16 @@ impl<C> LingeringConns<C> {
 
     /// Takes `conn` off the list. The caller has another reference to `conn`.
     pub(crate) fn remove(&self, conn: &Arc<C>) {
-        if let Some(waiting) = &mut *self.list.lock() {
-            waiting.retain(|one| !Arc::ptr_eq(&one.conn, conn));
+        let mut list = self.list.lock();
+        let Some(waiting) = &mut *list else {
+            return;
+        };
+        let at = waiting.iter().position(|one| Arc::ptr_eq(&one.conn, conn));
+        // The order does not matter: the last one takes the place.
+        if let (Some(at), Some(last)) = (at, at.and_then(|_| waiting.pop())) {
+            if let Some(place) = waiting.get_mut(at) {
+                *place = last;
+            }
         }
     }
 
@@ -103,7 +111,7 @@ impl<C> LingeringConns<C> {
 
     /// Returns the number of ids that wait.
     pub(crate) fn len(&self) -> usize {
-        self.list.lock().as_ref().map_or(0, KVec::len)
+        self.list.lock().as_ref().map_or(0, KVVec::len)
     }
 
     /// Calls `f` for each listed connection, and lists none any more.

@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! While the id waits, the connection is listed in [`crate::lnd::after_close`], and the timer is armed. The code that
-//! ends the wait under the lock frees the id.
+//! ends the wait under the lock queues the worker that frees the id.
 
 use kernel::sync::{
     Arc,
