@@ -518,6 +518,7 @@ impl Conn {
             self.peer_stamp as u8,
         ]);
         out.push(self.known.stamp as u8);
+        out.push(self.establishments);
         debug(&self.cm_events, out);
         for msg in self.inbox.iter().chain(&self.early) {
             names.msg(other(side), msg, out);
