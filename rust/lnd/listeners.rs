@@ -90,6 +90,7 @@ use crate::{
             parse_connreq,
             CmSource,
             ConnReq,
+            NiView,
             PeerVerdict, //
         },
         nid::Nid,
@@ -560,6 +561,8 @@ fn now_ms() -> u64 {
 struct Findings {
     src: Option<Nid>,
     ni: Option<Arc<Ni>>,
+    /// The NI as the request was checked against it: the reject carries its depth.
+    view: Option<NiView>,
 }
 
 impl Accept {
@@ -598,7 +601,8 @@ impl Accept {
     }
 
     /// Makes the NIs check their device, because the device of the listener is being removed, or its address may be on
-    /// another device. Runs in a handler of the listener, so it must not wait for a device.
+    /// another device. Runs in a handler of the listener, so it must not wait for a device, and calls the NIs
+    /// under a spin lock.
     fn check_devices(&self) {
         self.users
             .lock()
@@ -628,14 +632,14 @@ impl Accept {
             .and_then(|ni| ni.lnet.find(asked.dst.raw()))
             .filter(|found| serves(&found.lnd));
         findings.ni = found.as_ref().map(|found| found.lnd.ni.clone());
-        let view = found.as_ref().map(|found| found.lnd.ni.view(found.active));
+        findings.view = found.as_ref().map(|found| found.lnd.ni.view(found.active));
         let ready = device_ready(
             self.users
                 .lock()
                 .iter()
                 .map(|user| user.ni.lnet.is_active()),
         );
-        let known = check_ni(&asked, view.as_ref(), ready, from)?;
+        let known = check_ni(&asked, findings.view.as_ref(), ready, from)?;
         let Some(peers) = found.as_ref().map(|found| &found.lnd.peers) else {
             return Err(Why::NoSuchNi(asked.dst).into());
         };
@@ -738,8 +742,7 @@ impl ListenHandler for Accept {
             gid: req.roce_gid(),
         };
         let result = self.validate(req, &from, &mut findings);
-        let Findings { src, ni } = findings;
-        let reject = |refusal: &Why| refusal.reject(ni.as_ref().map(|ni| ni.view(true)).as_ref());
+        let Findings { src, ni, view } = findings;
         match result {
             Ok(conn) => {
                 let taken = req
@@ -752,7 +755,7 @@ impl ListenHandler for Accept {
                         conn.fail(Cause::NoResources);
                         if req.is_over_tcp() {
                             let refusal = Why::NoResources(e.to_errno());
-                            let _ = req.reject(&reject(&refusal).encode());
+                            let _ = req.reject(&refusal.reject(view.as_ref()).encode());
                         }
                     }
                 }
@@ -774,7 +777,7 @@ impl ListenHandler for Accept {
                     counted.is_ok()
                 };
                 if is_told && (req.is_over_tcp() || may_answer()) {
-                    let _ = req.reject(&reject(&refusal).encode());
+                    let _ = req.reject(&refusal.reject(view.as_ref()).encode());
                 }
             }
         }
