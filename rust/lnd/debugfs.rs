@@ -203,11 +203,9 @@ fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
     )?;
     write!(
         f,
-        " q_main={main} q_nocred={free_of_credit} q_unreserved={unreserved} with_lnet={} sq_free={} recvs={} idle_ms={}",
-        view.with_lnet,
-        view.sq_free,
-        view.recvs,
-        view.idle_ms,
+        " q_main={main} q_nocred={free_of_credit} q_unreserved={unreserved} \
+         with_lnet={} sq_free={} recvs={} idle_ms={}",
+        view.with_lnet, view.sq_free, view.recvs, view.idle_ms,
     )?;
     view.counts.show(false, f)?;
     let (oldest_ms, waits_for) = view.oldest;

@@ -312,7 +312,8 @@ pub const DEPTH_KEPT_MS: u64 = 60_000;
 /// for which the device has no room, at the cost of some firmware commands. It is forgotten after [`DEPTH_KEPT_MS`],
 /// because room may be made. A search for a smaller depth changes nothing.
 ///
-/// Eight bytes, for an atomic: time in milliseconds above [`DepthMemory::DEPTH_BITS`], and depth below; 0: nothing.
+/// Eight bytes, for an atomic: time in milliseconds above [`DepthMemory::DEPTH_BITS`], and depth below; 0: nothing. Of
+/// two searches that end at the same time one is remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DepthMemory(pub u64);
 

@@ -160,9 +160,9 @@ pub enum Method {
 
 /// Chooses how to send (spec 6.1).
 ///
-/// `via_router`: the next hop is a router, or the message is forwarded. `nob`: the payload in bytes; for a GET the length
-/// of its memory descriptor, because the message itself has none (LU-20326). `gpu`: the memory is a GPU's and cannot be
-/// copied by the CPU. `None` for a HELLO, which this LND never carries.
+/// `via_router`: the next hop is a router, or the message is forwarded. `nob`: the payload in bytes; for a GET the
+/// length of its memory descriptor, because the message itself has none (LU-20326). `gpu`: the memory is a GPU's and
+/// cannot be copied by the CPU. `None` for a HELLO, which this LND never carries.
 pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<Method> {
     let small = usize::try_from(nob).is_ok_and(|n| n <= IMMEDIATE_MAX);
     // Without data it does not matter whose memory it is.

@@ -601,9 +601,10 @@ fn envelope(msg: &[u8; HEADER_LEN], order: Order, version: Version) -> Option<En
     })
 }
 
-/// Returns the credits and the facts of a plain message of the connection `expect`, as [`decode`] and [`check_identity`]
-/// would, which compare more. Returns `None` for all other messages. `received` bytes of `buf` are the message. It is
-/// plain if it is in this host's byte order and has no checksum, as most are. The body is not read yet.
+/// Returns the credits and the facts of a plain message of the connection `expect`, as [`decode`] and
+/// [`check_identity`] would, which compare more. Returns `None` for all other messages. `received` bytes of `buf` are
+/// the message. It is plain if it is in this host's byte order and has no checksum, as most are. The body is not read
+/// yet.
 #[inline(always)]
 pub fn plain_head(
     buf: &[u8; MSG_SIZE],
@@ -651,8 +652,9 @@ pub(super) fn conn_params(buf: &[u8], off: usize, order: Order) -> Option<ConnPa
     })
 }
 
-/// Returns the body of a message with these facts, from the same bytes. Checks its descriptor if the facts have none,
-/// and that each field lies within the message, which makes the shortest message of each type that of spec 2.4.
+/// Returns the body of a message with these facts, from the same bytes, without another check of its header and its
+/// checksum. Checks its descriptor if the facts have none, and that each field lies within the message, which makes the
+/// shortest message of each type that of spec 2.4.
 #[inline(always)]
 pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     let (order, short) = (facts.order, WireError::ShortBody);

@@ -123,8 +123,8 @@ pub(crate) trait Connection: Send + Sync + Sized + 'static {
     fn overtaken(self: &Arc<Self>);
 
     /// Probes the peer, which may have closed this connection, and its DREQ got lost; or another connection of the peer
-    /// broke. Other connections are preferred until the peer is heard on this one, or acknowledges the probe, a NOOP. If
-    /// it does neither, the transport's retries end the connection.
+    /// broke. Other connections are preferred until the peer is heard on this one, or acknowledges the probe, a NOOP.
+    /// If it does neither, the transport's retries end the connection.
     ///
     /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
     /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
@@ -272,9 +272,9 @@ impl<C: Connection> Peers<C> {
 }
 
 /// Position of a walk over the peers or connections of an NI. LNet lists them by asking for number 0, 1, 2 and so on
-/// until there is none. A walk that began at the first peer for each number would take a minute with ten thousand peers,
-/// so the walk continues from its last position. Administrators that list at the same time disturb each other: then a
-/// walk begins at the first peer.
+/// until there is none. A walk that began at the first peer for each number would take a minute with ten thousand
+/// peers, so the walk continues from its last position. Administrators that list at the same time disturb each other:
+/// then a walk begins at the first peer.
 #[derive(Clone, Copy)]
 struct WalkPos {
     /// Number of the next peer or connection.

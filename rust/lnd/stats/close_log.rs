@@ -41,7 +41,7 @@ use crate::{
     }, //
 };
 
-/// Number of closes, and of rejects, that are kept one by one: 26 KiB each.
+/// Number of closes, and of rejects, that are kept one by one: 22 KiB each.
 pub(crate) const EVENTS: usize = 256;
 
 /// Number of records of peers, 96 KiB. Only peers with a closed connection or a failed attempt take one.
