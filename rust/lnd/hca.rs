@@ -83,6 +83,14 @@ pub(crate) struct Hca {
     pub(crate) mbps: Atomic<u32>,
 }
 
+/// Objects that all addresses on one device share.
+#[derive(Clone)]
+pub(crate) struct DeviceShares {
+    pub(crate) device: ARef<Device>,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) queues: DeviceQueues,
+}
+
 /// Capabilities of a device that are sufficient for the driver.
 pub(crate) struct DeviceCaps {
     attrs: DeviceAttrs,
@@ -147,19 +155,22 @@ impl DeviceCaps {
 }
 
 impl Hca {
-    /// Creates the object for port `port` of a device. All interfaces of the device share `regions` and `queues`. May
-    /// sleep.
+    /// Creates the object for port `port` of a device. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        (device, port): (ARef<Device>, u32),
+        port: u32,
         able: DeviceCaps,
         pd: Arc<Pd>,
-        regions: Arc<Regions>,
-        queues: DeviceQueues,
-    ) -> Result<Self> {
+        shares: DeviceShares,
+    ) -> Result<Arc<Self>> {
+        let DeviceShares {
+            device,
+            regions,
+            queues,
+        } = shares;
         let state = device.port(port);
         let reserve = || SgMap::reserve(&device, RESERVED_MAPS, LNET_PIECES);
         let reserves = (reserve()?, reserve()?);
@@ -180,7 +191,16 @@ impl Hca {
             mbps: Atomic::new(0),
         };
         hca.update_port(state);
-        Ok(hca)
+        Ok(Arc::new(hca, GFP_KERNEL)?)
+    }
+
+    /// Returns the objects that all addresses on the device share.
+    pub(crate) fn shares(&self) -> DeviceShares {
+        DeviceShares {
+            device: self.device.clone(),
+            regions: self.regions.clone(),
+            queues: self.queues.clone(),
+        }
     }
 
     /// Returns whether the device has GIDs for addresses of the interface, as over RoCE. The GIDs follow these

@@ -38,6 +38,7 @@ use super::{
     conn::Conn,
     hca::{
         DeviceCaps,
+        DeviceShares,
         Hca, //
     },
     log,
@@ -54,16 +55,12 @@ use super::{
         conn_trace, //
     },
     timestamp::Timestamp,
-    work_queues::{
-        DeviceQueues,
-        WorkQueues, //
-    }, //
+    work_queues::WorkQueues, //
 };
 use crate::{
     lnet::{
         params,
         Lnd,
-        NetNs,
         StartError, //
     },
     policy::{
@@ -110,7 +107,6 @@ use crate::{
             ListenHandler,
             Listener, //
         },
-        mr_sharing::Regions,
         pd::Pd,
         random,
         work::NofsScope, //
@@ -133,14 +129,6 @@ struct IfaceEntry {
     shares: Option<DeviceShares>,
 }
 
-/// Objects that all addresses on one device share.
-#[derive(Clone)]
-struct DeviceShares {
-    device: ARef<Device>,
-    regions: Arc<Regions>,
-    queues: DeviceQueues,
-}
-
 /// Addresses in use.
 #[pin_data]
 pub(crate) struct Ifaces {
@@ -154,9 +142,6 @@ pub(crate) struct Ifaces {
 /// Address that NIs listen on, independent of the device that has it.
 #[pin_data]
 struct Iface {
-    net: NetNs,
-    ip: [u8; 4],
-    port: u16,
     /// Device that has the address, while an NI uses it. Held over commands of that device.
     #[pin]
     bound: Mutex<Option<BoundAddr>>,
@@ -206,11 +191,11 @@ impl Ifaces {
     /// Lists `user`, which has no device yet, with the address that it shares with other NIs. An address on a device
     /// that is being removed counts as another one: the removal may take long.
     fn add(&self, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
-        let new = Iface::new(&user.ni)?;
+        let new = Iface::new()?;
         let mut list = self.list.lock();
         let there = list
             .iter()
-            .find(|entry| entry.iface.is_for(&user.ni) && !entry.is_removed());
+            .find(|entry| entry.has_addr_of(&user.ni) && !entry.is_removed());
         let iface = there.map_or(new, |entry| entry.iface.clone());
         let entry = IfaceEntry {
             user: user.clone(),
@@ -282,9 +267,7 @@ impl Ifaces {
             .map_err(StartError::because("cannot allocate a protection domain"))?;
         let waits = device.is_iwarp(port);
         let shares = self.share(user, &device, &able, waits).map_err(no_memory)?;
-        let hca =
-            Hca::new((device, port), able, pd, shares.regions, shares.queues).map_err(no_memory)?;
-        Arc::new(hca, GFP_KERNEL).map_err(|e| no_memory(e.into()))
+        Hca::new(port, able, pd, shares).map_err(no_memory)
     }
 
     /// Returns the shared objects of `device`, and creates them if necessary. From here on the entry of `user` has
@@ -318,11 +301,7 @@ impl Ifaces {
         bound.accept.add_ni(user).map_err(no_memory)?;
         user.bind_device(&bound.hca)
             .inspect_err(|_| bound.accept.remove_ni(user))?;
-        let shares = DeviceShares {
-            device: bound.hca.device.clone(),
-            regions: bound.hca.regions.clone(),
-            queues: bound.hca.queues.clone(),
-        };
+        let shares = bound.hca.shares();
         let old = self.with_entry(user, |entry| {
             let accept = entry.accept.replace(bound.accept.clone());
             (accept, entry.shares.replace(shares))
@@ -481,6 +460,14 @@ impl Ifaces {
 }
 
 impl IfaceEntry {
+    /// Returns whether `ni` listens on the address of the entry.
+    fn has_addr_of(&self, ni: &Ni) -> bool {
+        let of = &self.user.ni;
+        of.nid.addr() == ni.nid.addr()
+            && of.service == ni.service
+            && of.net.as_ptr() == ni.net.as_ptr()
+    }
+
     fn is_of(&self, user: &Arc<LnetNi>) -> bool {
         Arc::ptr_eq(&self.user, user)
     }
@@ -494,24 +481,14 @@ impl IfaceEntry {
 }
 
 impl Iface {
-    /// Creates the address of `ni`, on no device yet. May sleep.
-    fn new(ni: &Ni) -> Result<Arc<Self>> {
+    /// Creates an address that is on no device yet. May sleep.
+    fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                net: ni.net.clone(),
-                ip: ni.nid.addr().to_be_bytes(),
-                port: ni.service,
                 bound <- kernel::new_mutex!(None, "Iface::bound"),
             }),
             GFP_KERNEL,
         )
-    }
-
-    /// Returns whether this is the address of `ni`.
-    fn is_for(&self, ni: &Ni) -> bool {
-        self.ip == ni.nid.addr().to_be_bytes()
-            && self.port == ni.service
-            && self.net.as_ptr() == ni.net.as_ptr()
     }
 }
 
