@@ -269,8 +269,9 @@ impl Conn {
     /// Rings the doorbell for the queued work requests, unless it will ring soon anyway.
     #[inline(always)]
     pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        if self.rings(inner) {
-            self.pump_at(inner, false, Some(now));
+        // Most often nothing is queued, and the worker that calls LNet need not come back to ring.
+        if inner.state.is_up() && !inner.wire.is_idle() && self.rings(inner) {
+            self.pump_if_due(inner, false, Some(now));
         }
     }
 
