@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scheduling of the worker that calls LNet, and of doorbells: where to queue the worker, its next job, and whether a
-//! new message waits for a doorbell that rings anyway.
+//! Scheduling of the worker that calls LNet, and of doorbells: where to queue the worker, and whether a new message
+//! waits for a doorbell that rings anyway.
 //!
 //! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But the amount of
 //! its work depends on the peer, which must not take the CPU from all other tasks. So a connection has that priority
@@ -51,23 +51,6 @@ impl SendsInFlight {
     }
 }
 
-/// Turns of finished transmits and of requests: if there are both, they alternate, because neither may ever end.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct JobTurns {
-    /// The last job was to finish a transmit.
-    requests_next: bool,
-}
-
-impl JobTurns {
-    /// Returns whether the next job of the worker is to finish a transmit; otherwise to give LNet a request, if there
-    /// is one. `done`: transmits are to be finished; `requests`: requests are to be given to LNet.
-    #[inline]
-    pub fn finishes(&mut self, done: bool, requests: bool) -> bool {
-        self.requests_next = done && !(requests && self.requests_next);
-        self.requests_next
-    }
-}
-
 /// Returns the time at which the run time of the worker is paid for, in nanoseconds of any monotonic clock: `due_ns`
 /// before it ran from `began_ns` to `now_ns`. Each run delays that time by [`WHILE_NS`] / [`PRIORITY_NS`] times its own
 /// length.
@@ -90,20 +73,6 @@ pub fn has_priority(due_ns: u64, now_ns: u64) -> bool {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_upcall_sched))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_get_their_turn_though_completions_never_end() {
-        let mut turn = JobTurns::default();
-        assert!(turn.finishes(true, true));
-        assert!(!turn.finishes(true, true));
-        assert!(turn.finishes(true, true));
-        // A request goes first whenever the last job was a transmit.
-        assert!(turn.finishes(true, false));
-        assert!(!turn.finishes(true, true));
-        assert!(!turn.finishes(false, true));
-        assert!(turn.finishes(true, true));
-        assert!(!turn.finishes(false, false));
-    }
 
     #[test]
     fn test_doorbell_waits_for_messages_in_flight() {

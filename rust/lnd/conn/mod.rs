@@ -85,10 +85,7 @@ use crate::{
             PeerParams,
             RetryReject, //
         },
-        upcall_sched::{
-            self,
-            JobTurns, //
-        }, //
+        upcall_sched, //
     },
     proto::{
         cause::Cause,
@@ -216,7 +213,6 @@ struct Inner {
     waiting: MemoryQueue<Conn>,
     /// Task that calls LNet for the connection, or did so last.
     upcall_task: i32,
-    turns: JobTurns,
 }
 
 impl Inner {
@@ -494,7 +490,6 @@ impl Conn {
             rx_queue: RxQueue::EMPTY,
             waiting: MemoryQueue::EMPTY,
             upcall_task: 0,
-            turns: JobTurns::default(),
         });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.
         let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);

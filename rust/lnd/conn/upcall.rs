@@ -29,7 +29,6 @@ use super::{
         TakenTx, //
     },
     Conn,
-    Inner,
     UPPER, //
 };
 use crate::{
@@ -38,7 +37,6 @@ use crate::{
         peer::Connection,
         timestamp::Timestamp, //
     },
-    lnet::Message,
     policy::{
         link_state::LateAction,
         resend::Resend, //
@@ -58,24 +56,15 @@ use crate::{
     rdma::work::NofsScope, //
 };
 
-/// Number of messages and transmits after which other connections on this CPU get their turn.
+/// Number of rounds, each with a request, a finished transmit, or both, after which other connections on this CPU get
+/// their turn.
 const BUDGET: u32 = 64;
 
-/// Number of messages and transmits after which the doorbell rings for the messages that LNet sent meanwhile.
+/// Number of rounds after which the doorbell rings for the messages that LNet sent meanwhile.
 const CORKED: u32 = 8;
 
 /// Nanoseconds after which it rings though they were fewer: LNet may be slow.
 const CORKED_NS: u64 = 1_000_000;
-
-/// Next work of the LNet half.
-enum Job {
-    /// Give LNet a request.
-    Parse(KBox<Rx<Conn>>),
-    /// Finalize a message that succeeded.
-    Sent(Message),
-    /// Finalize the finished transmit that was taken.
-    Finish,
-}
 
 impl WorkItem<UPPER> for Conn {
     type Pointer = Arc<Self>;
@@ -84,31 +73,39 @@ impl WorkItem<UPPER> for Conn {
     fn run(this: Arc<Self>) {
         let me = kernel::current!().pid();
         let began = Timestamp::now();
-        // Not dropped: `finish` takes the value that `next_job` stores.
+        // Not dropped: `finish` takes the value that `take_done` stores.
         let mut finished = ManuallyDrop::new(FinishedTx::default());
         let (mut n, mut paid) = (0u32, began);
         while n < BUDGET {
             n = n.wrapping_add(1);
-            let job = {
+            // A request and a finished transmit share a round of the lock, and neither waits for all of the others.
+            let (request, taken) = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
                 inner.upcall_task = me;
                 this.upcall.takes();
-                let job = next_job(inner, &mut finished);
+                let request = match has_request(inner) {
+                    true => inner.rx_queue.pop(),
+                    false => None,
+                };
+                let taken = inner.wire.take_done(&mut finished);
                 if has_job(inner) {
                     this.upcall.stays();
                 }
-                if job.is_none() || n % CORKED == 0 {
+                if (request.is_none() && taken.is_none()) || n % CORKED == 0 {
                     // Messages that LNet has sent from inside share one doorbell, which is not much later than
                     // without sharing.
                     this.pump(inner, false);
                 }
-                job
+                (request, taken)
             };
-            match job {
-                Some(Job::Sent(msg)) => msg.finalize(0, Health::Ok),
-                Some(Job::Parse(rx)) => parse(&this, rx),
-                Some(Job::Finish) => finish(&this, &mut finished),
+            // The request first: it is not in the queue any more, for whose requests credits are held back.
+            if let Some(rx) = request {
+                parse(&this, rx);
+            }
+            match taken {
+                Some(TakenTx::Well(msg)) => msg.finalize(0, Health::Ok),
+                Some(TakenTx::Other) => finish(&this, &mut finished),
                 None => {}
             }
             if this.upcall.has_work() {
@@ -132,23 +129,6 @@ impl WorkItem<UPPER> for Conn {
         this.upcall.stays();
         this.queue_upper(false);
     }
-}
-
-/// Returns the next job; stores a finished transmit in `finished`.
-#[inline]
-fn next_job(inner: &mut Inner, finished: &mut FinishedTx) -> Option<Job> {
-    let requests = has_request(inner);
-    if inner.turns.finishes(inner.wire.has_done(), requests) {
-        match inner.wire.take_done(finished) {
-            Some(TakenTx::Well(msg)) => return Some(Job::Sent(msg)),
-            Some(TakenTx::Other) => return Some(Job::Finish),
-            None => {}
-        }
-    }
-    if !requests {
-        return None;
-    }
-    inner.rx_queue.pop().map(Job::Parse)
 }
 
 /// Finalizes the finished transmit that was taken.

@@ -436,7 +436,7 @@ impl Conn {
         }
     }
 
-    /// Models `WorkItem<UPPER>`, one round: `next_job`, then `TransferEnd::finish` or `parse` with `recv`.
+    /// Models a round of `WorkItem<UPPER>` with one job: a finished transmit, or `parse` with `recv`.
     pub(crate) fn upper(&mut self, want: bool, at: Side, w: &mut World) -> Result<(), Fault> {
         if let Some((transfer, _, cookie)) = self.data.take_done()? {
             if self.armed.contains(&cookie) {

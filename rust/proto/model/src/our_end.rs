@@ -444,7 +444,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `next_job` in `upcall.rs`: the next finished tx, released; and the cookie it had.
+    /// Models `Wire::take_done`: the next finished tx, released; and the cookie it had.
     pub fn take_done(&mut self) -> Result<Option<(Transfer, Tx, u64)>, Fault> {
         let Some(index) = self.txs.done() else {
             return match self.done.is_empty() {
