@@ -98,7 +98,11 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
     };
     // The message was decoded before LNet got it.
     let facts = rx.facts();
-    if let Some(payload) = facts.and_then(|facts| immediate_payload(rx.bytes(), facts)) {
+    let immediate = match (facts, rx.whole()) {
+        (Some(facts), Some(all)) => immediate_payload(all, facts),
+        _ => None,
+    };
+    if let Some(payload) = immediate {
         let result = recv_immediate(&conn, payload, msg, req);
         conn.give_back(rx, Repost::ForPeer, true);
         return result;

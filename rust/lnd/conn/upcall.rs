@@ -49,6 +49,7 @@ use crate::{
         lnet_hdr,
         nid::Nid,
         wire::{
+            immediate_payload,
             reparse,
             Body, //
         }, //
@@ -233,12 +234,26 @@ fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
 
 /// Checks the LNet header of a request against the kind of o2ib message it came in. Returns whether the data moves by
 /// RDMA; logs a fault.
+#[inline(always)]
 fn validate(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
+    let immediate = match (rx.facts(), rx.whole()) {
+        (Some(facts), Some(all)) => immediate_payload(all, facts),
+        _ => None,
+    };
+    let checked = match immediate {
+        Some(payload) => lnet_hdr::check_immediate(rx.header(), payload),
+        None => return validate_transfer(nid, rx),
+    };
+    checked.inspect_err(|why| log::bad_request(nid, why)).ok()?;
+    Some(false)
+}
+
+/// Checks the LNet header of a PUT_REQ or GET_REQ.
+// Separate function, for the sake of messages that carry their data.
+#[inline(never)]
+fn validate_transfer(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
     let facts = rx.facts();
     let checked = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
-        Some(Body::Immediate { hdr, payload }) => {
-            lnet_hdr::check_immediate(hdr, payload).map(|_| false)
-        }
         Some(Body::PutReq { hdr, .. }) => lnet_hdr::check_put(hdr).map(|_| true),
         Some(Body::GetReq { hdr, rd, .. }) => lnet_hdr::check_get(hdr, &rd).map(|_| true),
         // Never happens: the wire half has decoded it, and queues only requests.
