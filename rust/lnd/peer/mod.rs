@@ -641,6 +641,10 @@ impl<C: Connection> ConnList<C> {
 
     /// Returns the next connection to use.
     fn pick(&mut self) -> Option<Arc<C>> {
+        // Usually there is one, and it takes all turns.
+        if let [only] = &*self.all {
+            return only.is_usable.then(|| only.conn.clone());
+        }
         self.next = self.next.wrapping_add(1);
         match liveness::pick(self.next, &self.all, Listed::is_sound) {
             Some(of) => Some(of.conn.clone()),
