@@ -287,10 +287,12 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         self.transfer(index)
     }
 
-    /// Notes that a new tx is being posted, as [`TxTable::try_pay`] allowed. Returns its transfer.
+    /// Notes that a new tx of `op` is being posted, as [`TxTable::try_pay`] allowed. Returns its transfer.
     #[inline(always)]
-    pub fn post(&mut self, index: u16) -> Option<&mut T> {
+    pub fn post(&mut self, index: u16, op: Op) -> Option<&mut T> {
         let slot = self.slots.get_mut(usize::from(index))?;
+        // Not read back: the compiler knows a new tx, and its operation.
+        slot.tx = Tx::new(op);
         slot.tx.posting();
         slot.transfer.as_mut()
     }

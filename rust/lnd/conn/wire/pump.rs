@@ -99,7 +99,7 @@ impl<C: RxConn> Wire<C> {
             let free = self.sq_slots();
             let (credits, patient) = (&mut self.credits, how.patient);
             if let Some(carried) = self.txs.try_pay((op, slots), credits, free, patient) {
-                if let Some(transfer) = self.txs.post(index) {
+                if let Some(transfer) = self.txs.post(index, op) {
                     let (stamps, _, total) = transfer.measured();
                     let sizes = (nob, total, carried);
                     self.stats.posted((op, index), stamps, sizes, now);
