@@ -8,7 +8,7 @@
 
 #![deny(unsafe_code)]
 
-mod after_close;
+mod closed_conns;
 mod conn;
 pub(crate) mod debugfs;
 pub(crate) mod hca;

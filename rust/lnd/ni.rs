@@ -20,7 +20,7 @@ use kernel::{
 };
 
 use super::{
-    after_close::RetainedRx,
+    closed_conns::RetainedRx,
     hca::Hca,
     stats::{
         close_log::CloseStats,

@@ -13,7 +13,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: from one to those of a device |
+//! | [`raw_mr`], [`mr`], [`mr_slots`], [`qp_mr_pool`], [`mr_sharing`] | memory regions: from one to those of a device |
 //! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests |
 //! | [`wr_id`], [`drain`] | numbers of work requests, and the drain |
 //! | [`qp_completion_context`] | the part of a QP that completions need |
@@ -60,12 +60,10 @@ pub(crate) mod cq;
 pub(crate) mod debugfs;
 pub(crate) mod device;
 pub(crate) mod drain;
-pub(crate) mod errno;
 pub(crate) mod gpu;
 pub(crate) mod layout_check;
 pub(crate) mod listen;
 pub(crate) mod mr;
-pub(crate) mod mr_pool;
 pub(crate) mod mr_sharing;
 pub(crate) mod mr_slots;
 pub(crate) mod net_ns;
@@ -78,12 +76,14 @@ pub(crate) mod qp;
 pub(crate) mod qp_completion_context;
 pub(crate) mod qp_create;
 pub(crate) mod qp_handler;
+pub(crate) mod qp_mr_pool;
 pub(crate) mod random;
 pub(crate) mod ratelimit;
 pub(crate) mod raw_mr;
 pub(crate) mod rcu_map;
 pub(crate) mod recv_ring;
 pub(crate) mod refcount;
+pub(crate) mod return_code;
 pub(crate) mod rq;
 pub(crate) mod send_ring;
 pub(crate) mod sg;

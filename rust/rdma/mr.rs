@@ -2,8 +2,8 @@
 
 //! Memory regions: keys that let the other side write into local memory.
 //!
-//! The regions belong to the QP ([`super::mr_pool`]). The driver holds tokens ([`Mr`]) whose type is the state of the
-//! region:
+//! The regions belong to the QP ([`super::qp_mr_pool`]). The driver holds tokens ([`Mr`]) whose type is the state of
+//! the region:
 //!
 //! (in the QP) - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
 //! free again, when the invalidation has completed.

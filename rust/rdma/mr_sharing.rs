@@ -31,11 +31,11 @@ use kernel::{
 
 use super::{
     atomic::Relaxed,
-    mr_pool::MrPool,
     mr_slots::{
         DetachedMr,
         TakenMr, //
     },
+    qp_mr_pool::MrPool,
     raw_mr::MrBudget, //
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The regions of one pool, by index, and the keys that the device knows: the data under the lock of
-//! [`super::mr_pool`].
+//! [`super::qp_mr_pool`].
 //!
 //! Nothing here sleeps. Dropping a returned value may sleep: callers do that after the lock.
 

@@ -49,7 +49,6 @@ use super::{
         Mapped,
         Mr, //
     },
-    mr_pool::MrPool,
     mr_sharing::{
         MrPoolHandle,
         Regions, //
@@ -57,6 +56,7 @@ use super::{
     pd::Pd,
     qp_completion_context::QpShared,
     qp_handler::QpHandler,
+    qp_mr_pool::MrPool,
     recv_ring::RecvRing,
     send_ring::SendRing,
     sg::SgRef,

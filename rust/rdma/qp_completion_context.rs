@@ -12,8 +12,8 @@ use kernel::{
 
 use super::{
     drain::Drain,
-    mr_pool::MrPool,
     mr_sharing::MrPoolHandle,
+    qp_mr_pool::MrPool,
     recv_ring::{
         RecvBuffer,
         RecvRing, //

@@ -19,8 +19,8 @@ use super::{
         Relaxed, //
     },
     device::RegionPage,
-    errno::check,
     pd::Pd,
+    return_code::check,
     sg::SgMap, //
 };
 use crate::bindings;

@@ -30,7 +30,7 @@ use super::{
     },
     buf::TxBuf,
     completion_receiver::CompletionReceiver,
-    mr_pool::MrPool,
+    qp_mr_pool::MrPool,
     sg::SgRef,
     wc::Wc, //
 };

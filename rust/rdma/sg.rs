@@ -25,7 +25,6 @@ use super::{
         Device,
         RegionPage, //
     },
-    errno::check,
     gpu::{
         GpuMemOps,
         MemKind, //
@@ -34,7 +33,8 @@ use super::{
     page_frags::{
         PageVec,
         Pages, //
-    }, //
+    },
+    return_code::check, //
 };
 use crate::bindings;
 

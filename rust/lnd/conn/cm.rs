@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! While the id waits, the connection is listed in [`crate::lnd::after_close`], and the timer is armed. The code that
+//! While the id waits, the connection is listed in [`crate::lnd::closed_conns`], and the timer is armed. The code that
 //! ends the wait under the lock queues the worker that frees the id.
 
 use kernel::sync::{

@@ -24,7 +24,7 @@ use kernel::{
 
 use self::pending::PendingList;
 use super::{
-    after_close::LingeringConns,
+    closed_conns::LingeringConns,
     log,
     ni::Ni, //
 };
