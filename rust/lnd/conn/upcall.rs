@@ -29,6 +29,7 @@ use super::{
         TakenTx, //
     },
     Conn,
+    Inner,
     UPPER, //
 };
 use crate::{
@@ -90,7 +91,9 @@ impl WorkItem<UPPER> for Conn {
                     false => None,
                 };
                 let taken = inner.wire.take_done(&mut finished);
-                if has_job(inner) {
+                // If something is due that was held back for the last request, a round without a job pumps: LNet may
+                // keep the request, and then returns no credit.
+                if has_job(inner) || request.is_some() && is_due(inner) {
                     this.upcall.stays();
                 }
                 if (request.is_none() && taken.is_none()) || n % CORKED == 0 {
@@ -130,6 +133,13 @@ impl WorkItem<UPPER> for Conn {
         this.upcall.stays();
         this.queue_upper(false);
     }
+}
+
+/// Returns whether the pump would send something now that no request waits for LNet.
+#[inline(always)]
+fn is_due(inner: &Inner) -> bool {
+    let probe = inner.wire.starves_peer();
+    !inner.wire.is_idle() && !inner.wire.is_blocked(probe, false) && inner.state.is_up()
 }
 
 /// Finalizes the finished transmit that was taken.

@@ -14,6 +14,7 @@
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
+//! - LNet keeps the last request that the credits of a peer allowed: the peer gets the credits of the others at once.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
 
 use simc::{
@@ -57,7 +58,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 12] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 13] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -74,6 +75,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 12] = [
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
     ("no memory for answers of GETs", answers),
+    ("LNet keeps the last requests", keeps_last),
 ];
 
 fn on(node: usize, name: &'static str, f: impl FnOnce() + 'static) -> Tid {
@@ -503,6 +505,55 @@ fn answers(seed: u64) -> End {
         if w().lnet.ops.iter().any(|op| op.result != Some(0)) {
             violation("a GET failed because there was no memory for its answer");
         }
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Credits of a connection whose requests LNet keeps.
+const FEW: u32 = 8;
+
+/// Lets LNet keep the requests of a peer, receive one of them, and keep the last one that the peer had a credit for,
+/// and which returned a credit of this node. The next message of the peer waits for the credit of the one that LNet
+/// received, and for nothing else.
+fn keeps_last(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.timeout = 400;
+    for node in &mut plan.nodes {
+        node.credits = FEW;
+    }
+    // LNet keeps what arrives for half a minute at least.
+    plan.hoards = true;
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        let put = |from: usize| {
+            let at = w().lnet.ops.len();
+            done_on(from, "user", move || {
+                let to = lnet::nid_of(world::ip(1 - from, 0));
+                let _ = lnet::begin(ni(from, 0), lnet::PUT, to, 200, false);
+            });
+            at
+        };
+        let is_taken = |at: usize| w().lnet.ops.get(at).is_some_and(|op| op.taken.is_some());
+        let first = put(1);
+        within(50 * SEC, "no connection", || is_taken(first));
+        w().plan.delay_ppm = 1_000_000;
+        let kept: Vec<usize> = (1..FEW).map(|_| put(0)).collect();
+        sched::sleep(SEC);
+        w().plan.delay_ppm = 0;
+        let back = put(1);
+        within(SOON, "a message does not arrive", || is_taken(back));
+        within(60 * SEC, "LNet keeps all requests", || {
+            kept.iter().any(|at| is_taken(*at))
+        });
+        w().plan.delay_ppm = 1_000_000;
+        put(0);
+        let last = put(0);
+        let late = "a message waits for a credit that this node does not return";
+        within(SOON, late, || w().lnet.ops[last].came);
+        sched::sleep(200 * SEC);
         down(0, 0..1);
         down(1, 0..1);
         world::clean_all();
