@@ -76,7 +76,9 @@ impl PendingList {
 
     /// Returns how long the oldest message has waited, in milliseconds; 0 if none waits.
     pub(super) fn waited_ms(&self) -> i64 {
-        self.head.as_ref().map_or(0, |oldest| oldest.since.elapsed_ms())
+        self.head
+            .as_ref()
+            .map_or(0, |oldest| oldest.since.elapsed_ms())
     }
 
     /// Appends a message.
