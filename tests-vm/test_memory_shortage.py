@@ -23,7 +23,7 @@ def test_no_memory_slows_writes(nodes, pytestconfig, op, size):
     # The answering node has the data of a GET.
     here, there = (b, a) if op == "get" else (a, b)
     before = conn(a)
-    run = here.start(there, op=op, size=size, count=1000000, conc=8, verify="data", seconds=seconds + 20, timeout=50)
+    run = here.start(there, op=op, size=size, count=1000000, conc=8, verify="data", timeout=50)
     until(lambda: conn(a)["tx_msgs"] > before["tx_msgs"] + 20, "traffic")
     short = conn(a)["no_memory"]
     with no_memory(a, depth=FRAMES):
@@ -32,6 +32,7 @@ def test_no_memory_slows_writes(nodes, pytestconfig, op, size):
         time.sleep(seconds)
         sent = conn(b)["rx_msgs"] - began
         assert run.running(), "the run was over before the memory was back"
+    run.stop()
     short = conn(a)["no_memory"] - short
     r = run.result()
     assert r["count"] == r["issued"] and r["errors"] == 0 and r["timeouts"] == 0 and r["verify_errors"] == 0, r
