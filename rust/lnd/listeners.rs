@@ -52,7 +52,7 @@ use super::{
     },
     stats::{
         close_log::CloseStats,
-        conn_trace, //
+        conn_latency, //
     },
     timestamp::Timestamp,
     work_queues::WorkQueues, //
@@ -741,7 +741,7 @@ impl ListenHandler for Accept {
             Err(Some(refusal)) => {
                 let stats = ni.as_ref().map_or(&self.strangers, |ni| &ni.close_stats);
                 stats.refused(src, &refusal);
-                conn_trace::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal);
+                conn_latency::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal);
                 if refusal != Why::Race {
                     log::refused(src, &refusal);
                 }

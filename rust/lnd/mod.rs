@@ -8,10 +8,10 @@
 
 #![deny(unsafe_code)]
 
-mod closed_conns;
 mod conn;
 pub(crate) mod debugfs;
 pub(crate) mod hca;
+mod lingering_conns;
 pub(crate) mod listeners;
 pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;
@@ -19,6 +19,7 @@ pub(crate) mod ni;
 pub(crate) mod ni_device;
 pub(crate) mod ops;
 pub(crate) mod peer;
+mod retained_requests;
 pub(crate) mod timestamp;
 pub(crate) mod work_queues;
 
@@ -27,5 +28,5 @@ pub(crate) mod stats {
     pub(crate) mod close_log;
     mod conn_counter_table;
     pub(crate) mod conn_counters;
-    pub(crate) mod conn_trace;
+    pub(crate) mod conn_latency;
 }

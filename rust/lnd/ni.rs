@@ -20,12 +20,12 @@ use kernel::{
 };
 
 use super::{
-    closed_conns::RetainedRx,
     hca::Hca,
+    retained_requests::RetainedRx,
     stats::{
         close_log::CloseStats,
         conn_counters::ClosedCounters,
-        conn_trace::LatencyStats, //
+        conn_latency::LatencyStats, //
     },
     timestamp::Timestamp,
     work_queues::WorkQueues, //

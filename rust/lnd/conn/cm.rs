@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //!
-//! While the id waits, the connection is listed in [`crate::lnd::closed_conns`], and the timer is armed. The code that
-//! ends the wait under the lock queues the worker that frees the id.
+//! While the id waits, the connection is listed in [`crate::lnd::lingering_conns`], and the timer is armed. The code
+//! that ends the wait under the lock queues the worker that frees the id.
 
 use kernel::sync::{
     Arc,

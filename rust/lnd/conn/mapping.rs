@@ -16,7 +16,7 @@ use super::{
         is_shortage,
         NotReady, //
     },
-    transfer::{
+    tx_payload::{
         Owner,
         RdmaSink,
         SinkKey, //

@@ -32,7 +32,7 @@
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
-//! | [`transfer`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
+//! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
 //! | [`called_by_peer`] | functions that the peer object and the NI call | process context |
 //! | [`wire::snapshot`] | state for debugfs | process context |
@@ -67,7 +67,7 @@ use super::{
         Ni, //
     },
     peer::Peer,
-    stats::conn_trace::ConnStats,
+    stats::conn_latency::ConnStats,
     timestamp::Timestamp,
     work_queues::DeviceQueues, //
 };
@@ -136,7 +136,7 @@ mod rx_queue;
 mod send;
 mod setup;
 mod submit;
-mod transfer;
+mod tx_payload;
 mod upcall;
 pub(crate) mod wire;
 mod workers;

@@ -15,9 +15,9 @@ use super::{
     no_memory::NotReady,
     rx::Rx,
     submit::Answered,
-    transfer::{
+    tx_payload::{
         RdmaTarget,
-        Transfer, //
+        TxPayload, //
     },
     wire::buf_pool::ReserveUse,
     Conn, //
@@ -171,10 +171,10 @@ fn recv_put(
         Ok(made) => made,
         Err((msg, why)) => return conn.decline((rx, req), Op::PutNak, cookie, msg, why),
     };
-    let what = |now| Transfer {
+    let what = |now| TxPayload {
         total: fragment.nob,
         sink: Some(sink),
-        ..Transfer::new(Some(owner), now)
+        ..TxPayload::new(Some(owner), now)
     };
     let body = |dst| BodyOut::PutAck {
         src: cookie,
@@ -226,10 +226,10 @@ fn recv_get(
     });
     match plan {
         Ok((slots, status)) => {
-            let what = |_| Transfer {
+            let what = |_| TxPayload {
                 total,
                 remote: Some(remote),
-                ..Transfer::new(Some(owner), since)
+                ..TxPayload::new(Some(owner), since)
             };
             let done = DoneBody { cookie, status };
             let body = |_| BodyOut::GetDone(done);
@@ -255,7 +255,7 @@ impl Conn {
         (rx, req): TakenRx<'_>,
         how: Repost,
         op: (Op, u16),
-        what: impl FnOnce(Timestamp) -> Transfer,
+        what: impl FnOnce(Timestamp) -> TxPayload,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         let mut rx = rx;
@@ -280,7 +280,7 @@ impl Conn {
         let mut rx = rx;
         self.bring_back(&mut rx);
         let mut answered = Some((rx, Repost::ForPeer));
-        let what = |now| Transfer::new(None, now);
+        let what = |now| TxPayload::new(None, now);
         let body = |_| match op {
             Op::PutNak => BodyOut::PutNak(done),
             _ => BodyOut::GetDone(done),
@@ -356,7 +356,7 @@ impl Conn {
             self.give_back(rx, how, false);
         }
         if let Some(msg) = msg {
-            self.give_up(Transfer::new(Some(msg.into()), Timestamp::now()), cause);
+            self.give_up(TxPayload::new(Some(msg.into()), Timestamp::now()), cause);
         }
     }
 

@@ -19,7 +19,7 @@ use super::{
         is_shortage,
         NotReady, //
     },
-    transfer::Transfer,
+    tx_payload::TxPayload,
     wire::{
         buf_pool::ReserveUse,
         Wire, //
@@ -114,7 +114,7 @@ fn unsent(conn: &Arc<Conn>, msg: Option<Message>, req: &SendRequest, why: NotRea
 /// Handles a transfer that did not become a transmit.
 #[cold]
 #[inline(never)]
-fn not_submitted(conn: &Arc<Conn>, transfer: Transfer, req: &SendRequest, why: NotReady) -> Sent {
+fn not_submitted(conn: &Arc<Conn>, transfer: TxPayload, req: &SendRequest, why: NotReady) -> Sent {
     let mut transfer = transfer;
     match transfer.unmap_message() {
         Some(msg) => unsent(conn, Some(msg), req, why),
@@ -137,7 +137,7 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         hdr: req.hdr(),
         payload: payload.nob(),
     };
-    let what = |now| Transfer::new(Some(msg.into()), now);
+    let what = |now| TxPayload::new(Some(msg.into()), now);
     let with = (None, Some(&payload));
     conn.submit((Op::Immediate, 1), what, with, &mut None, |_| body)
         .or_else(|(transfer, why)| not_submitted(conn, transfer, req, why))
@@ -171,10 +171,10 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, total: u32) -> Se
             return unsent(conn, msg, req, why);
         }
     };
-    let what = |now| Transfer {
+    let what = |now| TxPayload {
         total,
         spare: Some(spare),
-        ..Transfer::new(Some(owner), now)
+        ..TxPayload::new(Some(owner), now)
     };
     let body = |cookie| BodyOut::PutReq { hdr, cookie };
     conn.submit((Op::PutReq, 1), what, (None, None), &mut None, body)
@@ -206,10 +206,10 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         owner.finalize(status, Health::Ok, 0);
         return Ok(());
     }
-    let what = |now| Transfer {
+    let what = |now| TxPayload {
         total: fragment.nob,
         sink: Some(sink),
-        ..Transfer::new(Some(owner), now)
+        ..TxPayload::new(Some(owner), now)
     };
     let body = |cookie| BodyOut::GetReq {
         hdr,

@@ -15,7 +15,7 @@ use super::{
     no_memory_queue::MemoryQueue,
     prealloc_fifo::Fifo,
     rx::Rx,
-    transfer::Limits,
+    tx_payload::Limits,
     wire::{
         self,
         buf_pool::BufPool,

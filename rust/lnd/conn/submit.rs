@@ -16,10 +16,10 @@ use super::{
         NotReady, //
     },
     rx::Rx,
-    transfer::{
+    tx_payload::{
         RdmaSink,
         SinkKey,
-        Transfer, //
+        TxPayload, //
     },
     wire::{
         buf_pool::ReserveUse,
@@ -55,7 +55,7 @@ pub(super) type Answered = Option<(KBox<Rx<Conn>>, Repost)>;
 
 impl Conn {
     /// Finalizes a transfer that was never posted, and counts it. Process context, no lock held.
-    pub(super) fn give_up(&self, unsent: Transfer, cause: Cause) {
+    pub(super) fn give_up(&self, unsent: TxPayload, cause: Cause) {
         let mut unsent = unsent;
         self.ni.close_stats.messages(cause, unsent.messages());
         unsent.finish(Some(cause), false);
@@ -93,11 +93,11 @@ impl Conn {
     pub(super) fn submit<'a>(
         self: &Arc<Self>,
         (op, slots): (Op, u16),
-        what: impl FnOnce(Timestamp) -> Transfer,
+        what: impl FnOnce(Timestamp) -> TxPayload,
         (buf, payload): (Option<TxBuf>, Option<&PageVec>),
         answered: &mut Answered,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) -> Result<(), (Transfer, NotReady)> {
+    ) -> Result<(), (TxPayload, NotReady)> {
         let mut had = buf;
         let (what, why) = 'unsent: {
             let (mut guard, mut buf) = loop {

@@ -38,7 +38,7 @@ use super::{
 use crate::{
     lnd::{
         log,
-        stats::conn_trace, //
+        stats::conn_latency, //
     },
     policy::{
         connect_queue::{
@@ -218,7 +218,7 @@ impl<C: Connection> Peer<C> {
         if matches!(cause, Cause::Denied | Cause::Backlog) {
             log::not_connected(self.nid, cause, noted);
         }
-        conn_trace::no_conn(self.ni.nid, self.nid, cause, None);
+        conn_latency::no_conn(self.ni.nid, self.nid, cause, None);
         self.peers.leave_line(turn);
         self.with(|inner| inner.policy.closing());
         self.attempt_over(true, None, cause);

@@ -24,7 +24,7 @@ use kernel::{
 
 use self::pending::PendingList;
 use super::{
-    closed_conns::LingeringConns,
+    lingering_conns::LingeringConns,
     log,
     ni::Ni, //
 };

@@ -6,9 +6,9 @@
 
 use crate::{
     lnd::conn::{
-        transfer::{
+        tx_payload::{
             Completed,
-            Transfer, //
+            TxPayload, //
         }, //
     },
     lnet::Message,
@@ -30,7 +30,7 @@ pub(crate) struct FinishedTx {
 
 /// Finished transmit that failed, or that needs more work than to be finalized.
 pub(crate) struct EndedTx {
-    pub(crate) ended: Transfer,
+    pub(crate) ended: TxPayload,
     pub(crate) cause: Option<Cause>,
     /// The device got some of its work requests.
     pub(crate) posted: bool,
@@ -51,14 +51,14 @@ pub(crate) enum TakenTx {
 impl FinishedTx {
     /// Takes a transmit out of its entry of the table, perhaps into this place, which is empty.
     #[inline(always)]
-    pub(super) fn take_tx(&mut self, tx: &Tx, entry: &mut Option<Transfer>) -> TakenTx {
+    pub(super) fn take_tx(&mut self, tx: &Tx, entry: &mut Option<TxPayload>) -> TakenTx {
         let msg = match (tx.cause(), &mut *entry) {
             (None, Some(transfer)) => transfer.take_plain_message(),
             _ => None,
         };
         match msg {
             Some(msg) => {
-                Transfer::clear(entry);
+                TxPayload::clear(entry);
                 TakenTx::Well(msg)
             }
             None => {
@@ -70,12 +70,12 @@ impl FinishedTx {
 
     // Separate function, for the sake of messages alone.
     #[inline(never)]
-    fn take(&mut self, tx: &Tx, entry: &mut Option<Transfer>) {
+    fn take(&mut self, tx: &Tx, entry: &mut Option<TxPayload>) {
         if let (None, None, Some(transfer)) = (&self.well, tx.cause(), &mut *entry) {
             if let Some(well) = transfer.take_well() {
                 // Nothing is dropped that way, and the compiler knows.
                 core::mem::forget(self.well.replace(well));
-                return Transfer::clear(entry);
+                return TxPayload::clear(entry);
             }
         }
         self.end(tx, entry);
@@ -83,7 +83,7 @@ impl FinishedTx {
 
     #[cold]
     #[inline(never)]
-    fn end(&mut self, tx: &Tx, entry: &mut Option<Transfer>) {
+    fn end(&mut self, tx: &Tx, entry: &mut Option<TxPayload>) {
         if let Some(mut ended) = entry.take() {
             // Only what LNet gets back may outlive the table.
             (ended.buf, ended.spare) = (None, None);

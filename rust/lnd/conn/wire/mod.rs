@@ -40,9 +40,9 @@ use super::{
         Rx,
         RxConn, //
     },
-    transfer::{
+    tx_payload::{
         Limits,
-        Transfer, //
+        TxPayload, //
     }, //
 };
 use crate::{
@@ -56,7 +56,7 @@ use crate::{
                 Counts,
                 SnapshotId, //
             },
-            conn_trace::ConnStats, //
+            conn_latency::ConnStats, //
         },
         timestamp::Timestamp, //
     },
@@ -110,7 +110,7 @@ pub(super) type SinkParts<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
 const GROW_BY: usize = 16;
 
 /// Slots of the transmits of a connection.
-pub(super) type TxSlots = KVVec<TxSlot<Transfer>>;
+pub(super) type TxSlots = KVVec<TxSlot<TxPayload>>;
 
 /// Allocates the first slots of a connection, for this number of LNet's messages and of answers to the peer: enough to
 /// send without memory. May sleep.
@@ -343,7 +343,8 @@ impl<C: RxConn> Wire<C> {
     /// set how often this side's sends are retried.
     pub(super) fn overdue(&self, limit: i64) -> Option<Cause> {
         let noop = self.noop.is_some_and(|since| since.elapsed_ms() > limit);
-        let is_late = |slot: &TxSlot<Transfer>| slot.transfer().is_some_and(|t| t.age_ms() > limit);
+        let is_late =
+            |slot: &TxSlot<TxPayload>| slot.transfer().is_some_and(|t| t.age_ms() > limit);
         let mut pending = self.txs.pending();
         let late = pending.find_map(|(_, slot)| is_late(slot).then(|| slot.tx().timeout_cause()));
         late.or(noop.then_some(Cause::DeadlineSending))

@@ -20,14 +20,14 @@ use crate::{
     lnd::{
         conn::{
             rx::RxConn,
-            transfer::{
+            tx_payload::{
                 SinkKey,
-                Transfer, //
+                TxPayload, //
             }, //
         },
         stats::{
             conn_counters::Count,
-            conn_trace::ConnStats, //
+            conn_latency::ConnStats, //
         },
         timestamp::Timestamp, //
     },
@@ -145,7 +145,7 @@ impl<C: RxConn> Wire<C> {
 
     /// Returns the transfer of a tx that is being posted.
     #[inline]
-    fn transfer(&mut self, index: u16) -> Result<&mut Transfer, Cause> {
+    fn transfer(&mut self, index: u16) -> Result<&mut TxPayload, Cause> {
         self.txs.transfer(index).ok_or(Cause::LocalFault)
     }
 

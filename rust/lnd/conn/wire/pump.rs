@@ -16,11 +16,11 @@ use crate::{
     lnd::{
         conn::{
             rx::RxConn,
-            transfer::Transfer, //
+            tx_payload::TxPayload, //
         },
         stats::{
             conn_counters::Count,
-            conn_trace::StallReason, //
+            conn_latency::StallReason, //
         },
         timestamp::Timestamp, //
     },
@@ -73,7 +73,7 @@ impl<C: RxConn> Wire<C> {
     ///
     /// Returns the creator of its transfer, and the reason: the message is too long, or there is no place.
     #[inline(always)]
-    pub(crate) fn build<'a, W: FnOnce(Timestamp) -> Transfer>(
+    pub(crate) fn build<'a, W: FnOnce(Timestamp) -> TxPayload>(
         &mut self,
         (op, slots): (Op, u16),
         what: W,

@@ -16,7 +16,7 @@ use crate::{
                 RxConn, //
             },
             rx_queue::RxQueue,
-            transfer::Transfer, //
+            tx_payload::TxPayload, //
         },
         log::CloseReason,
         stats::conn_counters::Count,
@@ -243,7 +243,7 @@ impl<C: RxConn> Wire<C> {
         }
     }
 
-    fn answer_late(&mut self, cookie: Cookie, make: impl FnOnce(&mut Transfer) -> Answer) -> bool {
+    fn answer_late(&mut self, cookie: Cookie, make: impl FnOnce(&mut TxPayload) -> Answer) -> bool {
         self.txs.answered_late(cookie, make)
     }
 
@@ -267,7 +267,7 @@ impl<C: RxConn> Wire<C> {
         op: Op,
         cookie: Cookie,
         at: Timestamp,
-        make: impl FnOnce(&mut Transfer) -> Answer,
+        make: impl FnOnce(&mut TxPayload) -> Answer,
     ) -> Result<(), Cause> {
         let index = self.txs.awaiting(op, cookie)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;

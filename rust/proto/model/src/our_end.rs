@@ -58,7 +58,7 @@ pub enum Work {
     Invalidate(u16),
 }
 
-/// State of the driver beside a tx (`lnd/conn/transfer.rs`).
+/// State of the driver beside a tx (`lnd/conn/tx_payload.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The peer's cookie, once there is one.

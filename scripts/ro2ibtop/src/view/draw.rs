@@ -25,11 +25,6 @@ use ratatui::{
 };
 
 use super::{
-    fit::{
-        first,
-        fit,
-        wrap, //
-    },
     table::{
         bars,
         clock,
@@ -41,6 +36,11 @@ use super::{
         style,
         CONN_COLUMNS,
         EVENT_COLUMNS, //
+    },
+    truncate::{
+        first,
+        fit,
+        wrap, //
     },
     App,
     Item, //

@@ -4,9 +4,9 @@
 //! content and order.
 
 mod draw;
-mod fit;
 mod nis;
 mod table;
+mod truncate;
 
 use std::cmp::Reverse;
 

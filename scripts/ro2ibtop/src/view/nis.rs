@@ -18,10 +18,6 @@ use ratatui::{
 };
 
 use super::{
-    fit::{
-        first,
-        wrap, //
-    },
     table::{
         bars,
         named,
@@ -29,6 +25,10 @@ use super::{
         row,
         style,
         NI_COLUMNS, //
+    },
+    truncate::{
+        first,
+        wrap, //
     },
     App, //
 };

@@ -14,7 +14,7 @@ use ratatui::{
     }, //
 };
 
-use super::fit::fit;
+use super::truncate::fit;
 use crate::{
     history::LENGTH,
     verdict::{

@@ -17,7 +17,7 @@
 
 #ifdef LNET_LITE
 
-static bool ro2ib_lnet_resends(struct lnet_msg *msg,
+static bool ro2ib_lnet_would_resend(struct lnet_msg *msg,
 			       enum lnet_msg_hstatus health)
 {
 	return lnet_lite_resends(msg, health);
@@ -52,7 +52,7 @@ static bool ro2ib_peer_has_other_ni(const struct lnet_peer_ni *lpni)
  * Decides as lnet_health_check() and its callees do, except that the number of
  * earlier resends does not count.
  */
-static bool ro2ib_lnet_resends(struct lnet_msg *msg,
+static bool ro2ib_lnet_would_resend(struct lnet_msg *msg,
 			       enum lnet_msg_hstatus health)
 {
 	int cpt = msg->msg_tx_cpt;
@@ -102,7 +102,7 @@ bool ro2ib_lnet_prepare_resend(struct lnet_msg *msg, u32 health,
 		return false;
 	if (ktime_after(ktime_get(), msg->msg_deadline))
 		return false;
-	if (ro2ib_lnet_resends(msg, health))
+	if (ro2ib_lnet_would_resend(msg, health))
 		return false;
 
 	ro2ib_send_req_fill(req, msg);

@@ -2,9 +2,9 @@
 
 //! Payload of a transmit: the half of a tx that the state machine ([`crate::proto::tx_state`]) does not see.
 //!
-//! A [`Transfer`] owns the LNet message that it will finalize with the mapping of its pages, and the sink of a transfer
-//! to this node, and knows the target of this node's WRITEs. The end releases them, after the state machine has
-//! reported that no work request and no remote key uses the memory any more.
+//! A [`TxPayload`] owns the LNet message that it will finalize with the mapping of its pages, and the sink of a
+//! transfer to this node, and knows the target of this node's WRITEs. The end releases them, after the state machine
+//! has reported that no work request and no remote key uses the memory any more.
 //!
 //! Context: any, except where stated. Owned by its sender until it is queued, afterwards by the table of transmits
 //! under the connection lock.
@@ -86,9 +86,9 @@ pub(super) struct RdmaSink {
 ///
 /// # Invariants
 ///
-/// - `nob` bytes of `buf` are a message, from [`Transfer::load`] until [`Transfer::unload`].
+/// - `nob` bytes of `buf` are a message, from [`TxPayload::load`] until [`TxPayload::unload`].
 /// - `moved` is no more than `total`, and `total` no more than the memory has.
-pub(super) struct Transfer {
+pub(super) struct TxPayload {
     /// Messages that LNet gets back. `None`: a PUT_NAK, or an answer that carries only an error.
     pub(super) owner: Option<Owner>,
     /// Memory that the peer's WRITEs go to. Without a sink, this side's WRITEs read the pages of `owner`.
@@ -109,7 +109,7 @@ pub(super) struct Transfer {
     pub(super) stamps: Stamps<Timestamp>,
 }
 
-impl Transfer {
+impl TxPayload {
     /// Creates a transfer of a message alone, which begins now.
     #[inline(always)]
     pub(super) fn new(owner: Option<Owner>, now: Timestamp) -> Self {

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Remains of the closed connections of an NI: CM ids that wait ([`crate::policy::cm_id_linger`]), and requests that
-//! LNet still retains.
+//! Closed connections of an NI whose CM ids wait for the peer's DREP, or for a route ([`crate::policy::cm_id_linger`]).
 //!
-//! The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
-//! that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
-//! addresses share a count ([`crate::policy::addr_hash`]): an address is excluded only if both of its counts are too
-//! large, and it hardly ever shares both with a hostile address.
-//!
-//! Context: process for ids; any for requests, which need no lock.
+//! Context: process.
 
 use kernel::{
     prelude::*,
@@ -19,18 +13,8 @@ use kernel::{
 };
 
 use crate::{
-    policy::{
-        addr_hash,
-        cm_id_linger, //
-    },
-    proto::nid::Nid,
-    rdma::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        random, //
-    }, //
+    policy::cm_id_linger,
+    proto::nid::Nid, //
 };
 
 /// Closed connection of type `C` whose CM id waits. It has nothing except the id, and belongs to no peer.
@@ -118,77 +102,5 @@ impl<C> LingeringConns<C> {
     pub(crate) fn close(&self, f: impl Fn(&Arc<C>)) {
         let list = self.list.lock().take();
         list.iter().flatten().for_each(|one| f(&one.conn));
-    }
-}
-
-/// Number of counts of a table: in a cluster of ten thousand nodes some twenty share one.
-const PARTS: usize = 512;
-
-/// Retained requests of the addresses that share a count, from which on they get no new connection: those of sixteen
-/// connections with the largest queue depth, all retained.
-const MOST: u32 = 4096;
-
-// An honest peer may lose that many connections while LNet is stuck.
-const _: () = assert!(16 * 255 < MOST);
-
-/// Table of counts.
-struct RetainedCounts {
-    counts: KVec<Atomic<u32>>,
-    salt: u64,
-}
-
-/// Counts of retained requests of an NI.
-pub(crate) struct RetainedRx {
-    tables: [RetainedCounts; 2],
-}
-
-impl RetainedRx {
-    /// Creates counts of zero. May sleep.
-    pub(crate) fn new() -> Result<Self> {
-        let table = || -> Result<_> {
-            let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
-            for _ in 0..PARTS {
-                counts.push(Atomic::new(0), GFP_KERNEL)?;
-            }
-            let salt = random::u64();
-            Ok(RetainedCounts { counts, salt })
-        };
-        Ok(Self {
-            tables: [table()?, table()?],
-        })
-    }
-
-    fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
-        self.tables.iter().filter_map(move |table| {
-            let at = addr_hash::index(nid.addr(), table.salt, table.counts.len());
-            table.counts.get(at)
-        })
-    }
-
-    /// Counts `n` requests that LNet retains from a closed connection with `nid`.
-    pub(crate) fn left(&self, nid: Nid, n: u16) {
-        for count in self.of(nid) {
-            count.fetch_add(n.into(), Relaxed);
-        }
-    }
-
-    /// Counts a request that LNet has returned.
-    pub(crate) fn returned(&self, nid: Nid) {
-        for count in self.of(nid) {
-            // The request was counted before.
-            count.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// Returns whether `nid` gets no connection until LNet returns some requests.
-    pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
-        self.of(nid).all(|count| count.load(Relaxed) >= MOST)
-    }
-
-    /// Returns the number of all retained requests.
-    pub(crate) fn all(&self) -> u32 {
-        let [one, _] = &self.tables;
-        let counts = one.counts.iter();
-        counts.fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
     }
 }
