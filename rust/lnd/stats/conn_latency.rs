@@ -240,11 +240,13 @@ impl ConnStats {
         self.record(Stage::Lnet, op, now.ns_since(received));
     }
 
-    /// Records that sending waits for `want`, with `queued` transmits, as the last run of the pump did not.
-    pub(crate) fn stalls(&mut self, want: StallReason, queued: u16, credits: u8) {
+    /// Records that sending waits for `want`, as the last run of the pump did not. `state` returns the number of queued
+    /// transmits and of credits, for the trace event.
+    pub(crate) fn stalls(&mut self, want: StallReason, state: impl FnOnce() -> (u16, u8)) {
         self.flows();
         self.stall = Some((want, Timestamp::now()));
-        self.trace(Event::Stall, move |who| {
+        self.trace(Event::Stall, |who| {
+            let (queued, credits) = state();
             who.stall(want.name(), queued.into(), credits.into());
         });
     }

@@ -224,12 +224,14 @@ impl<C: RxConn> Wire<C> {
     #[cold]
     #[inline(never)]
     fn begins_to_stall(&mut self, want: StallReason) {
-        let main = self.txs.queued(QueueKind::Main);
-        let queued = match want {
-            StallReason::Credit => main,
-            StallReason::Slots => main.saturating_add(self.txs.queued(QueueKind::FreeOfCredit)),
-        };
-        let credits = self.credits.snapshot().credits;
-        self.stats.stalls(want, queued, credits);
+        let (txs, credits) = (&self.txs, &self.credits);
+        self.stats.stalls(want, || {
+            let main = txs.queued(QueueKind::Main);
+            let queued = match want {
+                StallReason::Credit => main,
+                StallReason::Slots => main.saturating_add(txs.queued(QueueKind::FreeOfCredit)),
+            };
+            (queued, credits.snapshot().credits)
+        });
     }
 }
