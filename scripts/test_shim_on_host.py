@@ -100,9 +100,9 @@ def test_links_that_go_down_hold_rtnl_for_a_second_in_ten(tmp_path):
     lib = compiled(
         tmp_path,
         LINK,
-        part("ni_iface.c", r"^#define RO2IB_LEAVE_MAX.*?^#define RO2IB_LEAVE_STEP.*?$"),
-        part("ni_iface.c", r"^#define RO2IB_LEAVE_TOTAL.*?^#define RO2IB_LEAVE_PERIOD.*?$"),
-        function("ni_iface.c", "ro2ib_close_before_down"),
+        part("ni_link.c", r"^#define RO2IB_LEAVE_MAX.*?^#define RO2IB_LEAVE_STEP.*?$"),
+        part("ni_link.c", r"^#define RO2IB_LEAVE_TOTAL.*?^#define RO2IB_LEAVE_PERIOD.*?$"),
+        function("ni_link.c", "ro2ib_close_before_down"),
         "void down(int type) { struct net_device dev = { type }; ro2ib_close_before_down(&dev, &dev, 0); }\n",
     )
     now = ctypes.c_ulong.in_dll(lib, "jiffies")

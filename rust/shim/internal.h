@@ -127,9 +127,11 @@ int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
 struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
 				const struct ro2ib_ni_cfg *cfg);
 void ro2ib_ni_release(struct ro2ib_ni *ni);
+unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
+
+/* ni_link.c */
 void ro2ib_ni_publish(struct ro2ib_ni *ni);
 void ro2ib_ni_unpublish(struct ro2ib_ni *ni);
-unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
 void ro2ib_ni_retune(void);
 const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables);
 const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net);

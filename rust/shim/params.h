@@ -44,7 +44,7 @@ bool ro2ib_param_peer_credits_given(void);
 /* Copies the parameters that are fixed at load time and not tunable per NI. */
 void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg);
 
-/* Makes the driver derive its values from the parameters again. In ni_iface.c. */
+/* Makes the driver derive its values from the parameters again. In ni_link.c. */
 void ro2ib_ni_settings_changed(void);
 
 #endif /* RO2IB_SHIM_PARAMS_H */
