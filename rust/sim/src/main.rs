@@ -13,6 +13,8 @@
 //! ro2iblnd-sim --peers 1500 --storms 3
 //!                                 another large world: all peers connect and close this often
 //! ro2iblnd-sim --slow             worlds in which one component is slow
+//! ro2iblnd-sim --slow --named TEXT
+//!                                 those of them that have the text in their names
 //! ro2iblnd-sim --jobs 4           this number of workers at a time
 //! ro2iblnd-sim --state FILE       continues where the last run with that file stopped
 //! ro2iblnd-sim --interval 60      prints the progress at this interval in seconds
@@ -75,6 +77,8 @@ pub struct Options {
     storms: Option<u64>,
     /// Run the worlds in which one component is slow.
     slow: bool,
+    /// Only those of them that have this text in their names.
+    named: String,
 }
 
 fn options() -> Options {
@@ -109,6 +113,7 @@ fn options() -> Options {
             "--peers" => o.peers = Some(number(value())),
             "--storms" => o.storms = Some(number(value())),
             "--slow" => o.slow = true,
+            "--named" => o.named = value(),
             "--kept" => o.kept = Some(value()),
             "--status" => o.status = Some(value()),
             _ => {
@@ -192,7 +197,8 @@ fn worker(o: &Options, status: &str) -> ! {
 /// Runs each world in which one component is slow, with some seeds; the last line is the sum.
 fn slowly(o: &Options) -> i32 {
     let (mut passed, mut failed) = (0, 0);
-    for (name, run) in slow_component_isolation::WORLDS {
+    let worlds = slow_component_isolation::WORLDS.into_iter();
+    for (name, run) in worlds.filter(|(name, _)| name.contains(&o.named)) {
         for seed in o.from..o.from + o.count.unwrap_or(8) {
             let end = run(seed);
             match end.failed {

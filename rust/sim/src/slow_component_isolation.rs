@@ -58,7 +58,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 13] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 14] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -75,7 +75,10 @@ pub const WORLDS: [(&str, fn(u64) -> End); 13] = [
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
     ("no memory for answers of GETs", answers),
-    ("LNet keeps the last requests", keeps_last),
+    ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
+    ("LNet keeps the last request, messages finish", |seed| {
+        keeps_last(seed, 3)
+    }),
 ];
 
 fn on(node: usize, name: &'static str, f: impl FnOnce() + 'static) -> Tid {
@@ -516,8 +519,9 @@ const FEW: u32 = 8;
 
 /// Lets LNet keep the requests of a peer, receive one of them, and keep the last one that the peer had a credit for,
 /// and which returned a credit of this node. The next message of the peer waits for the credit of the one that LNet
-/// received, and for nothing else.
-fn keeps_last(seed: u64) -> End {
+/// received, and for nothing else. Meanwhile LNet does not return from the end of the first of `finished` messages to
+/// the peer, and the others wait for that.
+fn keeps_last(seed: u64, finished: usize) -> End {
     let mut plan = Plan::calm(2);
     plan.params.timeout = 400;
     for node in &mut plan.nodes {
@@ -543,16 +547,23 @@ fn keeps_last(seed: u64) -> End {
         let kept: Vec<usize> = (1..FEW).map(|_| put(0)).collect();
         sched::sleep(SEC);
         w().plan.delay_ppm = 0;
+        w().plan.stuck = (finished > 0).then_some(1);
         let back = put(1);
         within(SOON, "a message does not arrive", || is_taken(back));
+        for _ in 1..finished {
+            put(1);
+        }
         within(60 * SEC, "LNet keeps all requests", || {
             kept.iter().any(|at| is_taken(*at))
         });
         w().plan.delay_ppm = 1_000_000;
         put(0);
         let last = put(0);
+        sched::sleep(100 * MS);
+        w().plan.stuck = None;
         let late = "a message waits for a credit that this node does not return";
-        within(SOON, late, || w().lnet.ops[last].came);
+        // The peer probes after a second.
+        within(SOON / 2, late, || w().lnet.ops[last].came);
         sched::sleep(200 * SEC);
         down(0, 0..1);
         down(1, 0..1);

@@ -214,6 +214,8 @@ pub struct Lnet {
     pub held: usize,
     /// Failed messages that LNet is slow with at the moment.
     pub slow: usize,
+    /// A call is in the node of [`world::Plan::stuck`].
+    pub is_stuck: bool,
     /// Number of notifications that a peer is gone.
     pub notified: usize,
     /// Node and address of a peer that such a notification may name: the node has asked for a
@@ -1073,6 +1075,11 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
     }
     // SAFETY: As above.
     let (node, with_another) = unsafe { ((*(*msg).ni).node, (*msg).get.is_some()) };
+    if w().plan.stuck == Some(node) && !core::mem::replace(&mut w().lnet.is_stuck, true) {
+        while w().plan.stuck.is_some() {
+            sched::sleep(MS);
+        }
+    }
     true_counts::of(node).messages += u64::from(status != 0 && !with_another);
     finish(msg, status);
     slow();

@@ -148,6 +148,8 @@ pub struct Plan {
     pub slow_lnet_max: u64,
     /// Time for which LNet sleeps with each failed message.
     pub slow_failures: u64,
+    /// Node whose LNet does not return from its next call that ends a message, until this is `None` again.
+    pub stuck: Option<usize>,
     /// Received messages, of a million, that no application wants.
     pub no_match_ppm: u32,
     /// Messages, of a million, of which the application wants a part.
@@ -212,6 +214,7 @@ impl Plan {
             slow_lnet_ppm: 0,
             slow_lnet_max: 100 * MS,
             slow_failures: 0,
+            stuck: None,
             no_match_ppm: 0,
             cut_ppm: 0,
             gpu_ppm: 0,
