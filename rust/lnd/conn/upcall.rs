@@ -91,9 +91,11 @@ impl WorkItem<UPPER> for Conn {
                     false => None,
                 };
                 let taken = inner.wire.take_done(&mut finished);
-                // If something is due that was held back for the last request, a round without a job pumps: LNet may
-                // keep the request, and then returns no credit.
-                if has_job(inner) || request.is_some() && is_due(inner) {
+                // If something is due that was held back for the last request, or for the doorbell of this worker, a
+                // round without a job pumps: LNet may keep the request, and then returns no credit. In the first round
+                // this worker has sent nothing yet.
+                let held_back = request.is_some() || taken.is_some() && n > 1;
+                if has_job(inner) || held_back && is_due(inner) {
                     this.upcall.stays();
                 }
                 if (request.is_none() && taken.is_none()) || n % CORKED == 0 {
@@ -138,8 +140,9 @@ impl WorkItem<UPPER> for Conn {
 /// Returns whether the pump would send something now that no request waits for LNet.
 #[inline(always)]
 fn is_due(inner: &Inner) -> bool {
-    let probe = inner.wire.starves_peer();
-    !inner.wire.is_idle() && !inner.wire.is_blocked(probe, false) && inner.state.is_up()
+    !inner.wire.is_idle()
+        && inner.state.is_up()
+        && !inner.wire.is_blocked(inner.wire.starves_peer(), false)
 }
 
 /// Finalizes the finished transmit that was taken.
