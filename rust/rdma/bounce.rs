@@ -4,6 +4,7 @@
 
 use kernel::{
     page::PAGE_SIZE,
+    pr_warn_once,
     prelude::*,
     sync::aref::ARef, //
 };
@@ -52,19 +53,28 @@ impl BounceBuf {
         self.map.as_ref()
     }
 
+    /// Unmaps the buffer, whose key must be dead. Any context except hard interrupts.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if a work request or memory region still uses the mapping.
+    pub(crate) fn unmap(&mut self) -> Result {
+        if self.map.take().is_none_or(SgRef::unmap) {
+            return Ok(());
+        }
+        pr_warn_once!("a bounce buffer is unmapped while the device still uses it\n");
+        Err(EBUSY)
+    }
+
     /// Copies the first `nob` bytes to the pages that they are for. The buffer is
-    /// unmapped before, so its key must be dead. Any context but hard interrupts.
+    /// unmapped before, so its key must be dead. Any context except hard interrupts.
     ///
     /// # Errors
     ///
     /// `EBUSY` if a work request or memory region still uses the mapping,
     /// `EINVAL` if it is shorter, `EOPNOTSUPP` for memory of a GPU.
     pub(crate) fn copy_out(&mut self, nob: u32) -> Result {
-        if let Some(map) = self.map.take() {
-            if !map.unmap() {
-                return Err(EBUSY);
-            }
-        }
+        self.unmap()?;
         let nob = usize::try_from(nob)?;
         self.to.copy_from(&self.pages, nob)
     }

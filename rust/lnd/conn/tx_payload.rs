@@ -304,6 +304,18 @@ impl TxPayload {
         }
     }
 
+    /// Unmaps and frees all that the device knows of a finished transfer. No key leads to its memory, and no work
+    /// request uses it. Any context except hard interrupts.
+    pub(super) fn leave_device(&mut self) {
+        (self.buf, self.spare) = (None, None);
+        if let Some(sink) = &mut self.sink {
+            sink.key = SinkKey::Dead;
+            // An error was reported, and changes no data.
+            let _ = sink.bounce.as_mut().map(|bounce| bounce.unmap());
+        }
+        self.owner = self.owner.take().and_then(Owner::unmap).map(Owner::none);
+    }
+
     /// Returns the number of its LNet messages; a GET and its REPLY are one.
     pub(super) fn messages(&self) -> usize {
         usize::from(self.owner.is_some())

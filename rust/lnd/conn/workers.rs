@@ -331,6 +331,7 @@ impl Conn {
             // An ESTABLISHED event that was on its way has come by now.
             let room = inner.rx_queue.close();
             inner.rx_queue.detach();
+            inner.waiting.requests.for_each(|(rx, ..)| rx.detach());
             self.ni
                 .retained_rx
                 .left(self.peer.nid, inner.rx_queue.count_retained());
@@ -338,6 +339,12 @@ impl Conn {
             self.queue_upcall(inner, Timestamp::now());
             (hca, room)
         });
+        // LNet may be slow to take finished transmits, and the removal of the device must not wait for LNet.
+        // One at a time, because unmapping takes long behind an IOMMU.
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.with(|inner| inner.wire.leave_device(from));
+        }
         drop(room);
         // The MTU may have become smaller just now.
         let port_mtu = || hca.as_ref().and_then(|hca| hca.query_mtu());

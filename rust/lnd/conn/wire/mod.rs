@@ -329,6 +329,15 @@ impl<C: RxConn> Wire<C> {
             .take_done(|tx, transfer| finished.take_tx(tx, transfer))
     }
 
+    /// Takes the memory of the first finished transmit from index `from` on away from the device. Returns the next
+    /// index, or `None` if there was no such transmit. After [`Wire::release`].
+    pub(super) fn leave_device(&mut self, from: u16) -> Option<u16> {
+        let mut rest = from..u16::try_from(self.nr_txs()).unwrap_or(u16::MAX);
+        let found = rest.find(|index| self.txs.transfer(*index).is_some())?;
+        self.txs.transfer(found)?.leave_device();
+        Some(rest.start)
+    }
+
     /// Returns whether any transmit is not finished.
     pub(super) fn has_pending(&self) -> bool {
         self.txs.has_pending()
