@@ -335,12 +335,13 @@ impl Conn {
             reg_and_send: link.qp().wrs_per_reg().saturating_add(1),
         };
         let room = Fifo::with_capacity(buffers)?;
-        let waiting = MemoryQueue::with_capacity(buffers, self.ni.depth().get().into())?;
+        let messages = self.ni.given_by_lnet();
+        let waiting = MemoryQueue::with_capacity(buffers, messages.get().into())?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than
         // the agreed depth.
-        let mut places = wire::first_slots(self.ni.depth(), depth)?;
+        let mut places = wire::first_slots(messages, depth)?;
         let stock = BufPool::new(depth, &mut supply)
             .map_err(|e| SetupError::new("make the message buffers", e))?;
         self.with(|inner| {
