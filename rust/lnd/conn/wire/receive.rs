@@ -273,6 +273,10 @@ impl<C: RxConn> Wire<C> {
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
         let posted = transfer.stamps.posted();
+        // Of a PUT that needs no PUT_DONE.
+        if let Some(spare) = transfer.spare.take() {
+            self.buf_pool.put(spare);
+        }
         // A LOCAL_INV may follow.
         self.txs.answered(index, answer, 1)?;
         self.stats.answered(op, posted, at);
