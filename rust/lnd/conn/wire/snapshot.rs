@@ -150,7 +150,7 @@ impl Conn {
                 continue;
             };
             view.in_use = view.in_use.saturating_add(1);
-            if let TxState::Posted { wrs, .. } = tx.place() {
+            if let TxState::Posted { wrs, .. } | TxState::Queued { wrs } = tx.place() {
                 view.posted = view.posted.saturating_add(wrs);
             }
             let age_ms = transfer.age_ms();
