@@ -10,16 +10,23 @@
 //!   passes all the same.
 //! - LNet is slow with a message that waited for a connection and then failed: other messages to that peer go on.
 //! - LNet keeps messages for which there was no memory for other buffers: the removal of the device does not wait.
+//! - LNet is slow with messages that failed, or with requests that wait for memory, and their device is removed: the
+//!   removal does not wait for LNet.
 //! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
+//! - A node has no memory, and more messages wait than the depth of the connection, or a peer wanted no data before:
+//!   they are sent later, or with the reserve.
 //! - LNet keeps the last request that the credits of a peer allowed: the peer gets the credits of the others at once.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
 
 use simc::{
     cm,
-    decl::k::EREMOTEIO,
+    decl::{
+        k::EREMOTEIO,
+        r::ro2ib_tuning, //
+    },
     lnet::{
         self,
         Link, //
@@ -58,7 +65,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 14] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 18] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -70,11 +77,19 @@ pub const WORLDS: [(&str, fn(u64) -> End); 14] = [
     ("a message that waited fails", |seed| waited(seed, false)),
     ("a GET that waited has no region", |seed| waited(seed, true)),
     ("a kept message has no other buffer", kept),
+    ("a device is removed, LNet is slow", |seed| {
+        removed(seed, false)
+    }),
+    ("a device is removed, requests wait for memory", |seed| {
+        removed(seed, true)
+    }),
     ("queue pair numbers repeat", boots),
     ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
     ("no memory for answers of GETs", answers),
+    ("no memory, and a small depth", small_depth),
+    ("no memory, and a peer that wants no data", unwanted),
     ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
     ("LNet keeps the last request, messages finish", |seed| {
         keeps_last(seed, 3)
@@ -412,6 +427,40 @@ fn kept(seed: u64) -> End {
     })
 }
 
+/// Removes a device while three transfers of its node are under way; or, `dry`, while requests of the peer wait for
+/// memory. LNet takes 20 s for each message that fails.
+fn removed(seed: u64, dry: bool) -> End {
+    run(seed, Plan::calm(2), 64, move || {
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            send(ni(0, 0), world::ip(1, 0), 50 * SEC, "no connection");
+        });
+        let user = usize::from(dry);
+        w().dry = dry.then_some(0);
+        for _ in 0..3 {
+            done_on(user, "user", move || {
+                let to = lnet::nid_of(world::ip(1 - user, 0));
+                let _ = lnet::begin(ni(user, 0), lnet::PUT, to, 5000, false);
+            });
+        }
+        if dry {
+            sched::sleep(100 * MS);
+        }
+        w().plan.slow_failures = 20 * SEC;
+        let begun = sched::now();
+        done_on(0, "happens", || world::unplug(world::device(0, 0), false));
+        if sched::now() - begun > 10 * SEC {
+            violation("the removal of a device waits for LNet");
+        }
+        w().dry = None;
+        sched::sleep(200 * SEC);
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
 /// Takes the memory of a node away for a minute while `stopped` of its peers answer no PUT. PUTs to
 /// the other peers do not wait for that.
 fn stops(seed: u64, stopped: usize) -> End {
@@ -476,6 +525,73 @@ fn stops(seed: u64, stopped: usize) -> End {
         for node in 0..nodes {
             down(node, 0..1);
         }
+        world::clean_all();
+    })
+}
+
+/// Sends PUTs of 5000 bytes from node 0 to node 1 without waiting for their end.
+fn puts(n: usize) {
+    for _ in 0..n {
+        done_on(0, "user", || {
+            let to = lnet::nid_of(world::ip(1, 0));
+            let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 5000, false);
+        });
+    }
+}
+
+/// Takes the memory of a node away while LNet sends as many messages as it has credits for, over a connection with a
+/// smaller depth. All wait for memory.
+fn small_depth(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.timeout = 200;
+    plan.nodes[0].credits = 16;
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            lnet::tune(ro2ib_tuning {
+                peer_credits: 2,
+                ..lnet::UNTUNED
+            });
+            send(ni(0, 0), world::ip(1, 0), 50 * SEC, "no connection");
+        });
+        w().dry = Some(0);
+        puts(16);
+        sched::sleep(10 * SEC);
+        w().dry = None;
+        sched::sleep(60 * SEC);
+        if w().lnet.ops.iter().any(|op| op.sent != Some(0)) {
+            violation("a message failed because there was no memory");
+        }
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Takes the memory of a node away while its peer wants no data of three PUTs. The next PUT finds the whole reserve.
+fn unwanted(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.timeout = 200;
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            send(ni(0, 0), world::ip(1, 0), 50 * SEC, "no connection");
+        });
+        w().dry = Some(0);
+        w().plan.no_match_ppm = 1_000_000;
+        puts(3);
+        sched::sleep(10 * SEC);
+        w().plan.no_match_ppm = 0;
+        puts(1);
+        sched::sleep(SOON);
+        if w().lnet.ops.iter().any(|op| op.sent != Some(0)) {
+            violation("a message waits for the reserve, which nothing uses");
+        }
+        w().dry = None;
+        down(0, 0..1);
+        down(1, 0..1);
         world::clean_all();
     })
 }
