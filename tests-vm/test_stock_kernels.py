@@ -41,28 +41,30 @@ def stock(*words, timeout=1800):
     return done.stdout.splitlines()[-1]
 
 
-def kernel_and_modules(series, name, built_for=None):
+def kernel_and_modules(series, name, built_for=None, test_modules=()):
     """Builds the modules. Returns the release of the kernel, and what vm.Guest needs to boot it with them."""
     directory = stock("fetch", series)
-    built = stock("build", built_for or series)
+    built = stock("build", built_for or series, *(["TEST_MODULES=1"] if test_modules else []))
     env = vm.stock_env(os.path.join(directory, "stock.env"))
     workdir = os.path.join(LOGS, name)
     shutil.rmtree(workdir, ignore_errors=True)
     os.makedirs(workdir)
     return env["RELEASE"], {
-        "workdir": workdir, "files": [os.path.join(built, m) for m in MODULES],
+        "workdir": workdir,
+        "files": [os.path.join(built, m) for m in (*MODULES, *(f"tests-vm/modules/{m}.ko" for m in test_modules))],
         "kdir": env["KDIR"], "image": env["KERNEL_IMAGE"], "tree": env["KERNEL_MODULES"],
         "arch": env.get("KERNEL_ARCH"), "userland": env.get("KERNEL_USERLAND"),
     }  # fmt: skip
 
 
 @contextlib.contextmanager
-def boot_stock(series, name, built_for=None, **options):
+def boot_stock(series, name, built_for=None, test_modules=(), **options):
     """Boots two nodes on a stock kernel, without modules. Their consoles are kept in logs/`name`.
 
     built_for: the series that the modules in /files are built for, if it is another one
+    test_modules: modules of tests-vm/modules that are in /files, too
     """
-    release, stock_options = kernel_and_modules(series, name, built_for)
+    release, stock_options = kernel_and_modules(series, name, built_for, test_modules)
     workdir = stock_options["workdir"]
     with vm.pair(**stock_options, **options) as guests:
         assert {g.check("uname -r").strip() for g in guests} == {release}

@@ -4,9 +4,10 @@
  * ib_dma_map_*() return CPU addresses, and nothing is mapped, bounced or
  * synchronised. With this module each device has a DMA device of its own, so
  * the kernel's DMA layer maps for it as for an adapter: swiotlb=force bounces
- * all, mask= bounces what lies beyond it, DMA_API_DEBUG checks each call. DMA
- * addresses are never those of the CPU. The module stands between the verbs and
- * soft-RoCE and translates addresses back.
+ * all, mask= bounces what lies beyond it, DMA_API_DEBUG checks each call. With
+ * iommu=1 the DMA device is a PCI device (QEMU's pci-testdev) behind an IOMMU, which
+ * joins elements of a list up to segment= bytes. DMA addresses are never those of the
+ * CPU. The module stands between the verbs and soft-RoCE and translates addresses back.
  *
  * It checks rules that an adapter relies on: an element has a DMA address, inline
  * data have a CPU address, posted memory is mapped in the right direction and
@@ -23,8 +24,10 @@
 #include <linux/dma-mapping.h>
 #include <linux/hashtable.h>
 #include <linux/interval_tree_generic.h>
+#include <linux/iommu.h>
 #include <linux/list.h>
 #include <linux/module.h>
+#include <linux/pci.h>
 #include <linux/platform_device.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -40,6 +43,24 @@ MODULE_PARM_DESC(mask, "bits of an address that the device can reach");
 static unsigned long long shift = 1ULL << 42;
 module_param(shift, ullong, 0444);
 MODULE_PARM_DESC(shift, "DMA address of the first byte of memory");
+static bool iommu;
+module_param(iommu, bool, 0444);
+MODULE_PARM_DESC(iommu, "the DMA device is QEMU's pci-testdev, behind an IOMMU");
+static unsigned int segment = SZ_64K;
+module_param(segment, uint, 0444);
+MODULE_PARM_DESC(segment, "bytes of the longest element of a mapped list");
+static unsigned long boundary = U32_MAX;
+module_param(boundary, ulong, 0444);
+MODULE_PARM_DESC(boundary, "mask of the addresses between which an element lies");
+static unsigned int fail_nth;
+module_param(fail_nth, uint, 0644);
+MODULE_PARM_DESC(fail_nth, "each n-th mapping fails");
+static atomic_t nr_joined;
+module_param_named(joined, nr_joined.counter, int, 0444);
+MODULE_PARM_DESC(joined, "lists that were mapped to fewer elements");
+static atomic_t nr_failed;
+module_param_named(failed, nr_failed.counter, int, 0444);
+MODULE_PARM_DESC(failed, "mappings that fail_nth let fail");
 
 static char skip[16];
 module_param_string(skip, skip, sizeof(skip), 0644);
@@ -90,6 +111,15 @@ MODULE_PARM_DESC(occupied, "whether the module has taken all room in the bounce 
 
 #define MOST_SGES 32
 
+/* Copies of data that an IOMMU has joined: soft-RoCE reads neighbouring pages only. */
+struct copies {
+	int n;
+	struct {
+		void *data;
+		size_t len;
+	} of[MOST_SGES];
+};
+
 /* A range of DMA addresses that the device may read or write. */
 struct piece {
 	struct rb_node rb;
@@ -109,6 +139,7 @@ struct use {
 	u32 inv_rkey;
 	/* It failed, and its queue pair may not have stopped. */
 	bool failed;
+	struct copies *copies;
 	int n;
 	struct piece pieces[];
 };
@@ -135,18 +166,66 @@ static bool all_known = true;
 static struct rb_root_cached cpus = RB_ROOT_CACHED;
 
 static struct ib_device_ops real;
-static struct platform_device *dma_device;
+static struct device *dma_device;
+static struct platform_device *platform;
+static struct pci_dev *testdev;
 /* Past all memory, unless the device cannot reach so far. */
 static struct bus_dma_region ranges[2];
 
 /* Returns the CPU address that soft-RoCE finds at a DMA address, 0 if none. */
 static u64 cpu_address(u64 addr)
 {
-	phys_addr_t phys = dma_to_phys(&dma_device->dev, addr);
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dma_device);
+	phys_addr_t phys = domain ? iommu_iova_to_phys(domain, addr) :
+				    dma_to_phys(dma_device, addr);
 
-	if (phys == (phys_addr_t)-1 || !pfn_valid(PHYS_PFN(phys)))
+	if (!phys || phys == (phys_addr_t)-1 || !pfn_valid(PHYS_PFN(phys)))
 		return 0;
 	return (u64)(uintptr_t)phys_to_virt(phys);
+}
+
+/*
+ * Returns how many of the @len bytes at a DMA address are neighbours in memory,
+ * too, and their CPU address. Returns 0 if it is no DMA address.
+ */
+static size_t neighbours(u64 addr, size_t len, u64 *cpu)
+{
+	size_t n = PAGE_SIZE - offset_in_page(addr);
+
+	*cpu = cpu_address(addr);
+	if (!*cpu)
+		return 0;
+	while (n < len && cpu_address(addr + n) == *cpu + n)
+		n += PAGE_SIZE;
+	return min(n, len);
+}
+
+static void free_copies(struct copies *copies)
+{
+	int i;
+
+	for (i = 0; copies && i < copies->n; i++)
+		free_pages_exact(copies->of[i].data, copies->of[i].len);
+	kfree(copies);
+}
+
+/* Returns a copy of the data at a DMA address, NULL without memory. @copies is made if it is NULL. */
+static void *copy_of(u64 addr, size_t len, struct copies **copies)
+{
+	size_t done = 0, n;
+	void *data;
+	u64 cpu;
+
+	if (!*copies)
+		*copies = kzalloc(sizeof(**copies), GFP_ATOMIC);
+	data = *copies ? alloc_pages_exact(len, GFP_ATOMIC) : NULL;
+	if (!data)
+		return NULL;
+	(*copies)->of[(*copies)->n].data = data;
+	(*copies)->of[(*copies)->n++].len = len;
+	for (; done < len && (n = neighbours(addr + done, len - done, &cpu)); done += n)
+		memcpy(data + done, (void *)(uintptr_t)cpu, n);
+	return done < len ? NULL : data;
 }
 
 static bool is_cpu_address(u64 addr)
@@ -197,6 +276,7 @@ static void end_use(struct use *use)
 	list_del(&use->list);
 	for (i = 0; i < use->n; i++)
 		pieces_remove(&use->pieces[i], &used);
+	free_copies(use->copies);
 	kfree(use);
 }
 
@@ -416,7 +496,7 @@ static void unmap_early(const struct use *use, enum dma_data_direction dir)
 {
 	u64 first = use->pieces[0].first, last = use->pieces[0].last;
 
-	unmap_page(&dma_device->dev, first, last - first + 1, dir, DMA_ATTR_SKIP_CPU_SYNC);
+	unmap_page(dma_device, first, last - first + 1, dir, DMA_ATTR_SKIP_CPU_SYNC);
 }
 
 /* Unmaps the buffer of a failed receive before its queue pair has stopped, if there is one. */
@@ -549,11 +629,12 @@ static int dma_dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
 
 /*
  * Translates elements to @to. Elements of a memory region have its
- * addresses.
+ * addresses. An element of a send whose pages are not neighbours becomes a copy.
  */
 static int translate(struct ib_qp *qp, const struct ib_sge *from, int n,
-		     struct ib_sge *to)
+		     struct ib_sge *to, struct copies **copies)
 {
+	size_t whole;
 	int i;
 
 	if (n > MOST_SGES)
@@ -562,12 +643,17 @@ static int translate(struct ib_qp *qp, const struct ib_sge *from, int n,
 		to[i] = from[i];
 		if (from[i].lkey != qp->pd->local_dma_lkey || !from[i].length)
 			continue;
-		to[i].addr = cpu_address(from[i].addr);
-		if (!to[i].addr) {
-			violation("element %d of %d: no DMA address: %llx\n",
-				  i, n, from[i].addr);
+		whole = neighbours(from[i].addr, from[i].length, &to[i].addr);
+		if (!whole || (whole < from[i].length && !copies)) {
+			violation("element %d of %d: no DMA address: %llx+%x\n",
+				  i, n, from[i].addr, from[i].length);
 			return -EINVAL;
 		}
+		if (whole == from[i].length)
+			continue;
+		to[i].addr = (uintptr_t)copy_of(from[i].addr, from[i].length, copies);
+		if (!to[i].addr)
+			return -ENOMEM;
 	}
 	return 0;
 }
@@ -637,14 +723,19 @@ static int dma_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		struct ib_send_wr *next = one->next;
 		struct ib_sge *list = one->sg_list;
 		struct use *use = NULL, *region = NULL;
+		struct copies *copies = NULL;
 
 		rc = inlined ? check_inline(one) :
-			       translate(qp, list, one->num_sge, sges);
+			       translate(qp, list, one->num_sge, sges, &copies);
 		if (!rc) {
 			use = post_use(qp, list, inlined ? 0 : one->num_sge,
 				       one->wr_cqe, true);
 			rc = use ? 0 : -ENOMEM;
 		}
+		if (rc)
+			free_copies(copies);
+		else
+			use->copies = copies;
 		if (!rc) {
 			if (one->opcode == IB_WR_LOCAL_INV)
 				use->inv_rkey = one->ex.invalidate_rkey;
@@ -685,7 +776,7 @@ static int dma_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 		struct ib_sge *list = one->sg_list;
 		struct use *use = NULL;
 
-		rc = translate(qp, list, one->num_sge, sges);
+		rc = translate(qp, list, one->num_sge, sges, NULL);
 		if (!rc) {
 			use = post_use(qp, list, one->num_sge, one->wr_cqe,
 				       false);
@@ -709,54 +800,79 @@ static int dma_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 }
 
 /*
+ * Returns the list with CPU addresses, and its length @total. An element whose
+ * pages are not neighbours becomes several.
+ */
+static struct scatterlist *cpu_list(struct scatterlist *list, int n, int *total)
+{
+	struct scatterlist *sg, *cpus, *to;
+	size_t most = 0, done, part;
+	u64 cpu;
+	int i;
+
+	for_each_sg(list, sg, n, i)
+		most += 1 + (offset_in_page(sg_dma_address(sg)) + sg_dma_len(sg)) / PAGE_SIZE;
+	cpus = kcalloc(most, sizeof(*cpus), GFP_ATOMIC);
+	if (!cpus)
+		return NULL;
+	sg_init_table(cpus, most);
+	to = cpus;
+	for_each_sg(list, sg, n, i) {
+		for (done = 0; done < sg_dma_len(sg); done += part, to++) {
+			part = neighbours(sg_dma_address(sg) + done, sg_dma_len(sg) - done, &cpu);
+			if (!part) {
+				violation("piece %d of %d: no DMA address: %llx\n", i, n,
+					  (u64)sg_dma_address(sg));
+				kfree(cpus);
+				return NULL;
+			}
+			sg_dma_address(to) = cpu;
+			sg_dma_len(to) = part;
+		}
+	}
+	*total = to - cpus;
+	return cpus;
+}
+
+/*
  * Gives the region DMA addresses, also for the peer. soft-RoCE keeps its
  * pages.
  */
 static int dma_map_mr_sg(struct ib_mr *mr, struct scatterlist *list, int n,
 			 unsigned int *offset)
 {
-	struct scatterlist *sg;
-	u64 *addrs, first;
+	struct scatterlist *sg, *cpus;
 	struct use *use;
-	int i, rc = 0;
+	int i, total, rc;
 
-	addrs = kmalloc_array(n, sizeof(*addrs), GFP_ATOMIC);
 	use = new_use(NULL, n);
-	if (!addrs || !use) {
-		kfree(addrs);
+	cpus = cpu_list(list, n, &total);
+	if (!use || !cpus) {
+		kfree(cpus);
 		kfree(use);
 		return -ENOMEM;
 	}
 	use->mr = mr;
-	for_each_sg(list, sg, n, i) {
-		addrs[i] = sg_dma_address(sg);
-		add_piece(use, addrs[i], sg_dma_len(sg));
-		sg_dma_address(sg) = cpu_address(addrs[i]);
-		if (!sg_dma_address(sg)) {
-			violation("piece %d of %d: no DMA address: %llx\n", i,
-				  n, addrs[i]);
-			rc = -EINVAL;
-		}
-	}
-	first = sg_dma_address(list);
-	if (!rc)
-		rc = real.map_mr_sg(mr, list, n, offset);
-	if (rc > 0) {
-		mr->iova = mr->iova - first + addrs[0];
+	for_each_sg(list, sg, n, i)
+		add_piece(use, sg_dma_address(sg), sg_dma_len(sg));
+	rc = real.map_mr_sg(mr, cpus, total, offset);
+	if (rc == total) {
+		mr->iova = mr->iova - sg_dma_address(cpus) + sg_dma_address(list);
 		/* The last mapping, if no work request followed it. */
 		kfree(set_mapped(mr, use));
+		rc = n;
 	} else {
+		/* Not all of it, however much of it that is. */
+		rc = min(rc, n - 1);
 		kfree(use);
 	}
-	for_each_sg(list, sg, n, i)
-		sg_dma_address(sg) = addrs[i];
-	kfree(addrs);
+	kfree(cpus);
 	return rc;
 }
 
 static void occupy(void)
 {
-	struct device *dev = &dma_device->dev;
+	struct device *dev = dma_device;
 	struct occupant *occupant;
 	size_t len;
 
@@ -782,7 +898,7 @@ static void vacate(void)
 	struct occupant *occupant, *next;
 
 	list_for_each_entry_safe(occupant, next, &occupants, list) {
-		dma_unmap_single(&dma_device->dev, occupant->addr, occupant->len, DMA_TO_DEVICE);
+		dma_unmap_single(dma_device, occupant->addr, occupant->len, DMA_TO_DEVICE);
 		list_del(&occupant->list);
 		kfree(occupant);
 	}
@@ -818,13 +934,24 @@ static const struct ib_device_ops device_ops = {
 static void adapt(struct ib_device *dev, struct pt_regs *regs)
 {
 #ifdef CONFIG_X86_64
-	regs->dx = (uintptr_t)&dma_device->dev;
+	regs->dx = (uintptr_t)dma_device;
 #else
-	regs->regs[2] = (uintptr_t)&dma_device->dev;
+	regs->regs[2] = (uintptr_t)dma_device;
 #endif
 }
 
 static struct ops_hook hook = { .by = &device_ops, .real = &real, .adapt = adapt };
+
+/* Returns whether a mapping is the one of fail_nth that fails. */
+static bool fails(void)
+{
+	static atomic_t nr;
+
+	if (!fail_nth || atomic_inc_return(&nr) % fail_nth)
+		return false;
+	atomic_inc(&nr_failed);
+	return true;
+}
 
 /*
  * Functions that run instead of those of the DMA layer, for the module's device.
@@ -835,6 +962,8 @@ static dma_addr_t map_page(struct device *dev, struct page *page, size_t offset,
 {
 	dma_addr_t addr;
 
+	if (fails())
+		return DMA_MAPPING_ERROR;
 	if (faulty("length"))
 		len /= 2;
 	addr = dma_map_page_attrs(dev, page, offset, len, dir, attrs);
@@ -856,9 +985,13 @@ static unsigned int map_sg(struct device *dev, struct scatterlist *list, int n,
 	struct scatterlist *sg;
 	int i, count;
 
+	if (fails())
+		return 0;
 	if (faulty("direction"))
 		dir = dir == DMA_TO_DEVICE ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
 	count = dma_map_sg_attrs(dev, list, n, dir, attrs);
+	if (count && count < n)
+		atomic_inc(&nr_joined);
 	for_each_sg(list, sg, count, i)
 		add_mapping(sg_dma_address(sg), sg_dma_len(sg), dir);
 	return count;
@@ -947,7 +1080,7 @@ static int replace(struct kprobe *probe, struct pt_regs *regs)
 	unsigned long caller = regs->regs[30];
 #endif
 
-	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)&dma_device->dev ||
+	if (regs_get_kernel_argument(regs, 0) != (uintptr_t)dma_device ||
 	    within_module(caller, THIS_MODULE))
 		return 0;
 	instruction_pointer_set(regs,
@@ -975,23 +1108,62 @@ static struct replacement replacements[] = {
 	REPLACE(SYNC("device"), sync_for_device),
 };
 
-static int __init ib_imitate_dma_init(void)
+/* Makes the DMA device. */
+static int add_platform_device(void)
 {
 	struct platform_device_info info = {
 		.name = "ib_imitate_dma",
 		.id = PLATFORM_DEVID_NONE,
 		.dma_mask = DMA_BIT_MASK(mask),
 	};
-	int i, rc;
 
-	dma_device = platform_device_register_full(&info);
-	if (IS_ERR(dma_device))
-		return PTR_ERR(dma_device);
+	platform = platform_device_register_full(&info);
+	if (IS_ERR(platform))
+		return PTR_ERR(platform);
+	dma_device = &platform->dev;
 	if (shift) {
 		ranges[0].dma_start = shift;
 		ranges[0].size = 1ULL << 40;
-		dma_device->dev.dma_range_map = ranges;
+		dma_device->dma_range_map = ranges;
 	}
+	return 0;
+}
+
+/* Takes the PCI device as the DMA device. */
+static int take_testdev(void)
+{
+	int rc;
+
+	testdev = pci_get_device(PCI_VENDOR_ID_REDHAT, 0x0005, NULL);
+	if (!testdev)
+		return -ENODEV;
+	dma_device = &testdev->dev;
+	rc = iommu_get_domain_for_dev(dma_device) ? 0 : -ENXIO;
+	if (!rc)
+		rc = dma_set_mask_and_coherent(dma_device, DMA_BIT_MASK(mask));
+	if (rc) {
+		pci_dev_put(testdev);
+		return rc;
+	}
+	dma_set_max_seg_size(dma_device, segment);
+	dma_set_seg_boundary(dma_device, boundary);
+	return 0;
+}
+
+static void drop_device(void)
+{
+	if (iommu)
+		pci_dev_put(testdev);
+	else
+		platform_device_unregister(platform);
+}
+
+static int __init ib_imitate_dma_init(void)
+{
+	int i, rc = iommu ? take_testdev() : add_platform_device();
+
+	if (rc)
+		return rc;
 	for (i = 0; i < ARRAY_SIZE(replacements); i++) {
 		rc = register_kprobe(&replacements[i].probe);
 		if (rc)
@@ -1003,7 +1175,7 @@ static int __init ib_imitate_dma_init(void)
 undo:
 	while (i--)
 		unregister_kprobe(&replacements[i].probe);
-	platform_device_unregister(dma_device);
+	drop_device();
 	return rc;
 }
 module_init(ib_imitate_dma_init);
