@@ -15,6 +15,7 @@ from test_device_kinds import traffic
 from test_stock_kernels import boot_stock, with_nis
 
 PARAMETERS = "/sys/module/ib_imitate_dma/parameters"
+LONG = pytest.mark.long
 DEVICES = ["-device", "intel-iommu", "-device", "pci-testdev"]
 # Limits of an element: the kernel's default for PCI devices; as long as a transfer; narrow windows.
 LIMITS = {"default": "", "whole": "segment=0x100000", "windows": "segment=0x100000 boundary=0x7fff"}
@@ -33,7 +34,7 @@ def parameter(node, name):
     return int(node.guest.check(f"cat {PARAMETERS}/{name}"))
 
 
-@pytest.mark.parametrize("limits", ["whole", *(pytest.param(k, marks=pytest.mark.long) for k in ("default", "windows"))])
+@pytest.mark.parametrize("limits", ["whole", pytest.param("default", marks=LONG), pytest.param("windows", marks=LONG)])
 def test_traffic(limits):
     """All sizes and shapes are transferred, with elements as the DMA layer makes them. Each unmap is in time."""
     with nodes_with_nis(LIMITS[limits]) as (a, b):
