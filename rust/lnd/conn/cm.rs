@@ -124,8 +124,8 @@ impl Conn {
         if let Some(tos) = self.made_with.settings.tos {
             id.set_tos(tos);
         }
-        if id.resolve_route(ROUTE_MS).is_err() {
-            self.end(Cause::Unreachable);
+        if let Err(e) = id.resolve_route(ROUTE_MS) {
+            self.end(Cause::of_resolving(e.to_errno()));
         }
     }
 
