@@ -378,7 +378,8 @@ impl Ifaces {
             Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
             Err(e) => {
                 log::cannot_follow(user.ni.nid, &e.what, e.error);
-                // As if the device were being removed.
+                // As if the device were being removed, also for an NI that is about to use it.
+                bound.accept.removed.store(true, Release);
                 for user in users.iter() {
                     self.with_entry(user, |entry| {
                         let accept = entry.accept.iter();
