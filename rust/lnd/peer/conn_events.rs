@@ -112,7 +112,7 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
-        if conn.is_active() {
+        if conn.is_active() || conn.is_confirmed() {
             self.answers();
         }
         let stale = self.with(|inner| {

@@ -117,7 +117,7 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// Records that the peer has answered a request of this node, with any answer.
+    /// Records that the peer has answered a request of this node, with any answer, or has connected by itself.
     pub(crate) fn answers(&self) {
         self.peers.line.lock().note(self.nid.addr(), true);
     }
