@@ -81,6 +81,8 @@ pub(crate) struct Hca {
     bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
     pub(crate) mbps: Atomic<u32>,
+    /// Active MTU of the port in bytes, 0 if it is not known.
+    mtu: Atomic<u32>,
 }
 
 /// Objects that all addresses on one device share.
@@ -189,6 +191,7 @@ impl Hca {
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),
+            mtu: Atomic::new(0),
         };
         hca.update_port(state);
         Ok(Arc::new(hca, GFP_KERNEL)?)
@@ -219,20 +222,22 @@ impl Hca {
         LinkSpeed(self.mbps.load(Relaxed))
     }
 
-    /// Updates the speed and the counter from the state of the port. A port that is down may report any speed;
+    /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
     /// that speed is used only if no better one is known.
     pub(crate) fn update_port(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
+        self.mtu.store(port.mtu, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = LinkSpeed::of_port(port.speed, port.width);
             self.mbps.store(speed.0, Relaxed);
         }
     }
 
-    /// Queries the active MTU of the port in bytes; `None`: not known. May sleep.
-    pub(crate) fn query_mtu(&self) -> Option<u32> {
-        Some(self.device.port(self.port).mtu).filter(|mtu| *mtu != 0)
+    /// Returns the active MTU of the port in bytes at the last query; `None`: not known. A query takes rtnl with most
+    /// providers, which set-up and end of a connection must not wait for.
+    pub(crate) fn port_mtu(&self) -> Option<u32> {
+        Some(self.mtu.load(Relaxed)).filter(|mtu| *mtu != 0)
     }
 
     /// Returns the number of packets of other partitions that the port has received since the NI started to use it, at

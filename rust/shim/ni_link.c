@@ -447,9 +447,9 @@ static bool ro2ib_ni_loses_link(const struct ro2ib_ni *ni,
  *
  * Waits for the closes with rtnl held: a moment, and RO2IB_LEAVE_MAX at most,
  * or the rest that earlier links have left of RO2IB_LEAVE_TOTAL. No close takes
- * rtnl, except that of a connection whose queue pair is being created with
- * ib_mtu: the wait for it times out, as does the wait for answers to a VLAN
- * that is being deleted. An NI whose link was down has no connection to close,
+ * rtnl, except that of a connection that is being set up with ib_mtu: the wait
+ * for it times out, as does the wait for answers to a VLAN that is being
+ * deleted. An NI whose link was down has no connection to close,
  * and causes no wait. IPoIB causes none either: the CM does not send through
  * it.
  */

@@ -213,7 +213,7 @@ impl Conn {
                 id.lock().path().mtu
             };
             let hca = self.hca()?;
-            if path_mtu.is_some_and(|path| hca.query_mtu().is_some_and(|port| path > port)) {
+            if path_mtu.is_some_and(|path| hca.port_mtu().is_some_and(|port| path > port)) {
                 // Only the active side chooses the path MTU: this side sends a request instead, because the peer's port
                 // accepts a path MTU below its own.
                 self.end(Cause::PathMtu);

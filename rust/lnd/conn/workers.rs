@@ -346,8 +346,7 @@ impl Conn {
             next = self.with(|inner| inner.wire.leave_device(from));
         }
         drop(room);
-        // The MTU may have become smaller just now.
-        let port_mtu = || hca.as_ref().and_then(|hca| hca.query_mtu());
+        let port_mtu = || hca.as_ref().and_then(|hca| hca.port_mtu());
         let cause = cause.with_mtus(self.path_mtu(), port_mtu);
         // Maybe the last reference: then the protection domain is freed, which sleeps.
         drop(hca);
