@@ -119,20 +119,27 @@ impl WorkItem<TIMER> for Conn {
             | State::Resolving
             | State::Connecting
             | State::Accepting
-            | State::Called => match inner.step_left_ms() {
-                0 => this.step(inner, ConnEvent::Timeout),
-                ms => {
-                    this.rearm_timer(ms);
-                    let waits_for_peer = inner.state.state() == State::Accepting;
-                    drop(guard);
-                    if !this.holds_queue() {
-                        this.peer.does_not_answer(&this);
-                    }
-                    if waits_for_peer {
-                        this.peer.does_not_go_on();
+            | State::Called => {
+                let state = inner.state.state();
+                // The peer knows nothing of the attempt: its set-up waits for the device, or for its turn there.
+                let own = matches!(state, State::Connecting | State::Accepting) && !inner.asked;
+                match inner.step_left_ms() {
+                    0 if own => this.step(inner, ConnEvent::Fail(Cause::NoResources)),
+                    0 => this.step(inner, ConnEvent::Timeout),
+                    ms => {
+                        this.rearm_timer(ms);
+                        drop(guard);
+                        match this.holds_queue() {
+                            true => {}
+                            false if own => this.peer.end_turn(&this),
+                            false => this.peer.does_not_answer(&this),
+                        }
+                        if state == State::Accepting && !own {
+                            this.peer.does_not_go_on();
+                        }
                     }
                 }
-            },
+            }
             State::Established if this.look_whether_finished(inner) => {}
             State::Established => {
                 let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
