@@ -46,9 +46,8 @@ use crate::rdma::{
 /// work sleeps in between, so one CPU can run several items. No device handles more than a few at a time.
 const AT_ONCE: (u32, u32) = (4, 16);
 
-/// Limit for a device over TCP, in place of [`AT_ONCE`]. To connect (siw), or to end an attempt (other providers: iw_cm
-/// in 7.3), waits there for the TCP of the other side, for minutes if that does not answer. Such a wait must not delay
-/// other connections.
+/// Limit for a device over TCP, in place of [`AT_ONCE`]. siw waits there, when it connects, for the TCP of the other
+/// side, for minutes if that does not answer. Such a wait must not delay other connections.
 const WAITING_AT_ONCE: u8 = 128;
 
 /// Number of connections of a device that take short steps at a time. More would be threads without use.

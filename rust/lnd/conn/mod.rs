@@ -625,8 +625,20 @@ impl Conn {
 
     /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
     fn call_next(self: &Arc<Self>, inner: &Inner) {
-        if let Some(worker) = inner.state.next_worker() {
-            self.kick(worker);
+        match inner.state.next_worker() {
+            // Ending an attempt waits in iw_cm for the TCP of the other side, for minutes if that does not answer. The
+            // queue pairs of other connections do not wait for that.
+            Some(Worker::QueuePair)
+                if self.over_tcp
+                    && inner.asked
+                    && !inner.connected
+                    && !inner.state.is_attempt() =>
+            {
+                let queue = self.queues.blocking();
+                let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
+            }
+            Some(worker) => self.kick(worker),
+            None => {}
         }
     }
 
