@@ -50,7 +50,7 @@ unsigned long jiffies = 1000000;
 #define synchronize_rcu() ((void)0)
 """
 
-# An NI with 8 peer credits if `runs` is set.
+# An NI with 8 credits of LNet for a peer, and connections of depth 32, if `runs` is set.
 TUNABLES = """
 #define LNET_CMD_NETS 1
 #define LN_SCALAR_ATTR_INT_VALUE 1
@@ -67,7 +67,8 @@ int runs, stores;
 #define nla_type(attr) LN_SCALAR_ATTR_INT_VALUE
 #define nla_get_s64(attr) ((attr)->v)
 #define ro2ib_ni_with_tunables(tun) (runs ? &(struct ro2ib_ni){ 0 } : NULL)
-#define ro2ib_ni_peer_credits(ni) 8U
+#define ro2ib_ni_peer_credits(ni) 32U
+#define ro2ib_ni_lnet_credits(ni) 8U
 #define ro2ib_ni_conns_per_peer(ni) 1
 #define ro2ib_ni_tos(ni) 0
 #define ro2ib_param_peer_credits_hiw() 0U

@@ -267,7 +267,7 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 	switch (type) {
 	case RO2IB_TUN_HIW:
 		if (ni)
-			v = ro2ib_clamp_hiw(v, ro2ib_ni_peer_credits(ni));
+			v = ro2ib_clamp_hiw(v, ro2ib_ni_lnet_credits(ni));
 		WRITE_ONCE(t->lnd_peercredits_hiw, v);
 		break;
 	case RO2IB_TUN_CONCURRENT_SENDS:
