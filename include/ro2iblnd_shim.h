@@ -85,11 +85,7 @@ struct ro2ib_ni_cfg {
 	u32 ip;
 	/* referenced by LNet for the life of the NI */
 	struct net *net;
-	/* may be an alias label such as "ib0:1" */
-	char ifname[16];
 	int ifindex;
-	/* CPT of the device's NUMA node; -1: unknown */
-	int dev_cpt;
 	/* name of the NI for log lines, e.g. "10.0.0.1@o2ib" */
 	char name[32];
 
@@ -99,22 +95,12 @@ struct ro2ib_ni_cfg {
 	/* Not configured: the driver chooses for the link. */
 	bool peer_credits_open;
 	bool max_tx_credits_open;
-	s32 peer_rtr_credits;
-	s32 peer_timeout;		/* seconds; <= 0: off */
-	u32 concurrent_sends;
-	u32 ntx;
-	u32 fmr_pool_size;
-	u32 fmr_flush_trigger;
-	u32 fmr_cache;
 
 	/* module parameters that are fixed at load time */
 	u32 service;			/* 1..65535 */
 	u32 ib_mtu;			/* bytes; 0: leave alone */
 	u32 wrq_sge;			/* >= 1 */
 	bool wrq_sge_given;
-	u32 nscheds;			/* 0: automatic */
-	u32 dev_failover;		/* 0..2 */
-	bool use_fastreg_gaps;
 };
 
 /* Change of the link of an NI. */

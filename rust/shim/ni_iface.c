@@ -102,8 +102,6 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 	cfg->ifindex = ro2ib_inet_index(dev, lni->ni_net_ns);
 	if (lni->ni_dev_cpt == CFS_CPT_ANY)
 		lni->ni_dev_cpt = ro2ib_cpt_below(cfg->net, cfg->ifindex);
-	cfg->dev_cpt = lni->ni_dev_cpt;
-	strscpy(cfg->ifname, dev->li_name, sizeof(cfg->ifname));
 
 	num = lni->ni_net->net_id & 0xffff;
 	if (num)

@@ -313,9 +313,6 @@ void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg)
 	cfg->ib_mtu = p_ib_mtu.value;
 	cfg->wrq_sge = p_wrq_sge.value;
 	cfg->wrq_sge_given = p_wrq_sge.given;
-	cfg->nscheds = p_nscheds.value;
-	cfg->dev_failover = min(p_dev_failover.value, 2);
-	cfg->use_fastreg_gaps = p_use_fastreg_gaps.value;
 }
 
 bool ro2ib_param_cksum(void)

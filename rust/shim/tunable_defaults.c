@@ -192,13 +192,6 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 
 	cfg->peer_credits = cmn->lct_peer_tx_credits;
 	cfg->max_tx_credits = cmn->lct_max_tx_credits;
-	cfg->peer_rtr_credits = cmn->lct_peer_rtr_credits;
-	cfg->peer_timeout = cmn->lct_peer_timeout;
-	cfg->concurrent_sends = t->lnd_concurrent_sends;
-	cfg->ntx = t->lnd_ntx;
-	cfg->fmr_pool_size = t->lnd_fmr_pool_size;
-	cfg->fmr_flush_trigger = t->lnd_fmr_flush_trigger;
-	cfg->fmr_cache = t->lnd_fmr_cache;
 	return 0;
 }
 
