@@ -4,10 +4,12 @@
 //!
 //! - A device takes a minute for each command: the NI of another device follows its link, is deleted, and loses its
 //!   device, as soon as if all devices were fast.
+//! - A device takes a minute for each command: no peer is blamed for that.
 //! - LNet is slow with messages that failed, and all peers, for which messages wait, are denied at once: a change of
 //!   the network, which takes rtnl and the shim's mutex, does not wait for that.
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
 //!   passes all the same.
+//! - Over iWARP, the end of an attempt waits for the TCP of the other side, for many peers: other peers connect.
 //! - LNet is slow with a message that waited for a connection and then failed: other messages to that peer go on.
 //! - LNet keeps messages for which there was no memory for other buffers: the removal of the device does not wait.
 //! - LNet is slow with messages that failed, or with requests that wait for memory, and their device is removed: the
@@ -65,15 +67,17 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 18] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 20] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
     ("a device hangs, another one is removed", |seed| {
         hangs(seed, true)
     }),
+    ("a device hangs, a peer is called", blames),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
+    ("many peers do not answer TCP", tcp_waits),
     ("a message that waited fails", |seed| waited(seed, false)),
     ("a GET that waited has no region", |seed| waited(seed, true)),
     ("a kept message has no other buffer", kept),
@@ -284,6 +288,61 @@ fn hangs(seed: u64, removed: bool) -> End {
         sched::sleep(200 * SEC);
         down(0, if removed { 0..2 } else { 0..1 });
         down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Calls a peer over a device that takes a minute for each command. LNet is not told that the peer is down.
+fn blames(seed: u64) -> End {
+    run(seed, Plan::calm(2), 64, || {
+        up(0, 1);
+        up(1, 1);
+        w().hangs = Some((world::ip(0, 0), 0));
+        done_on(0, "user", || {
+            let to = lnet::nid_of(world::ip(1, 0));
+            let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 200, false);
+        });
+        sched::sleep(100 * SEC);
+        w().hangs = None;
+        sched::sleep(100 * SEC);
+        if w().lnet.notified != 0 {
+            violation("a peer is blamed for a device that hangs");
+        }
+        sched::sleep(200 * SEC);
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Calls many peers that do not answer, over a device whose disconnects wait for their TCP. Other peers connect.
+fn tcp_waits(seed: u64) -> End {
+    let mut plan = Plan::calm(1 + HONEST);
+    for node in &mut plan.nodes {
+        (node.tcp, node.software) = (true, false);
+    }
+    plan.tcp_gives_up = 350 * SEC;
+    run(seed, plan, 4 * LOST, || {
+        for node in 0..=HONEST {
+            up(node, 1);
+        }
+        for peer in 0..LOST {
+            let to = world::ip(100 + peer, 0);
+            done_on(0, "user", move || {
+                let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 200, false);
+            });
+        }
+        sched::sleep(60 * SEC);
+        for node in 1..=HONEST {
+            done_on(node, "user", move || {
+                let late = "a connection waits for peers that do not answer";
+                send(ni(node, 0), world::ip(0, 0), SOON, late);
+            });
+        }
+        sched::sleep(1000 * SEC);
+        for node in 0..=HONEST {
+            down(node, 0..1);
+        }
         world::clean_all();
     })
 }

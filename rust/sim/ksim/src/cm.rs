@@ -1239,7 +1239,8 @@ fn resolve(
         // SAFETY: As above. Only InfiniBand loses a carrier and not the link.
         let there = dev_of(i.dst.ip)
             .is_some_and(|d| unsafe { verbs::reaches(dev, d) && (*dev).carrier && (*d).carrier });
-        if lost || !there {
+        // The neighbour of a peer that does not answer TCP is still known.
+        if lost || (!there && w().plan.tcp_gives_up == 0) {
             let wait = if lost { 0 } else { u64::from(timeout_ms) * MS };
             sched::after(wait, move || {
                 tell(
@@ -1610,6 +1611,11 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
     if i.cm == Cm::Idle && i.other == 0 {
         return -(EINVAL as i32);
     }
+    let until = sched::now() + w().plan.tcp_gives_up;
+    while id_mut(id).cm == Cm::ReqSent && sched::now() < until {
+        sched::sleep(SEC);
+    }
+    let i = id_mut(id);
     if !i.qp.is_null() {
         verbs::to_err(i.qp);
     }
@@ -1657,6 +1663,7 @@ pub unsafe extern "C" fn ro2ib_create_qp(
     if !i.qp.is_null() {
         violation("a second queue pair of an id");
     }
+    verbs::command(i.dev);
     // SAFETY: By the contract of this function.
     unsafe {
         match verbs::create_qp(pd, cq, context, event, caps) {

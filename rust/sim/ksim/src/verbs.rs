@@ -386,7 +386,7 @@ pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, le
 pub const HANGS: u64 = 60 * SEC;
 
 /// Waits as long as a command of the device takes; the device may hang.
-fn command(dev: *mut Dev) {
+pub fn command(dev: *mut Dev) {
     // SAFETY: Devices stay until the world ends.
     let (ip, index) = unsafe { ((*dev).ip, (*dev).index) };
     let hangs = |(there, from): (u32, usize)| there == ip && index >= from;

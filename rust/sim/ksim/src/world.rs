@@ -148,6 +148,8 @@ pub struct Plan {
     pub slow_lnet_max: u64,
     /// Time for which LNet sleeps with each failed message.
     pub slow_failures: u64,
+    /// Time for which a disconnect waits for the TCP of a peer that has not answered, as in the kernel's iw_cm.
+    pub tcp_gives_up: u64,
     /// Node whose LNet does not return from its next call that ends a message, until this is `None` again.
     pub stuck: Option<usize>,
     /// Received messages, of a million, that no application wants.
@@ -214,6 +216,7 @@ impl Plan {
             slow_lnet_ppm: 0,
             slow_lnet_max: 100 * MS,
             slow_failures: 0,
+            tcp_gives_up: 0,
             stuck: None,
             no_match_ppm: 0,
             cut_ppm: 0,
