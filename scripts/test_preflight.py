@@ -681,6 +681,19 @@ def test_the_running_core_is_not_the_installed_one(system):
     assert "the running ib_core is another build than /lib/modules/" in system.wrong()[0]
 
 
+def test_the_running_core_without_srcversion(system):
+    """Debian's kernels have none for the modules of OFED."""
+    ko = ofed(system).parents[4] / f"lib/modules/{KERNEL}/extra/mlnx-ofa_kernel/ib_core.ko"
+    note = system.root / "sys/module/ib_core/notes/.note.gnu.build-id"
+    write(note, "GNU 1")
+    assert system.run()[0] == 0  # the installed file has none
+    section = ".note.gnu.build-id"
+    subprocess.run(["objcopy", "--add-section", f"{section}={note}", "--set-section-flags", f"{section}=alloc", ko], check=True)
+    assert system.run()[0] == 0
+    write(note, "GNU 2")
+    assert "the running ib_core is another build than /lib/modules/" in system.wrong()[0]
+
+
 # --- LNet
 
 
