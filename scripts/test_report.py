@@ -50,6 +50,7 @@ class Root:
         self.put("sys/class/net/ib0/pkey", "0x8001")
         self.put("sys/module/ro2iblnd/parameters/timeout", "50")
         self.put("sys/module/ro2iblnd/parameters/access", "")
+        self.put("sys/module/mlx_compat/parameters/compat_version", "dc4e0aa")
         # The link exists while the driver is loaded.
         (self.path / "sys/module/ko2iblnd").symlink_to("ro2iblnd")
         self.put("proc/meminfo", "MemFree: 12 kB")
@@ -131,6 +132,7 @@ def test_memory_and_partitions_are_reported(root):
     assert named(sections, "/sys/class/net/ib0/pkey") == ["0x8001\n"]
     assert named(sections, "/sys/module/ro2iblnd/parameters/access") == ["\n"]
     assert not any("/sys/module/ko2iblnd" in what for what, _ in sections)
+    assert named(sections, "/sys/module/mlx_compat/parameters/compat_version") == ["dc4e0aa\n"]
     # Only the used entries of the tables are reported.
     assert named(sections, "pkeys") == ["rxe0 port 1 index 0: 0xffff\nrxe0 port 1 index 2: 0x8001\n"]
     assert named(sections, "gids") == ["rxe0 port 1 index 0: fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2 eth0\n"]
