@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+import vm
 from faults import SLOW, Inject, Load, silence, slow
 from counters import conns
 from nodes import PATIENCE, Node, until, up
@@ -109,7 +110,7 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
 
 
 def test_says_what_it_is(nodes):
-    """The driver logs its version, the kernel, LNet and the kernel crate in one line when it is loaded."""
+    """The driver logs its version, the kernel, LNet, OFED and the kernel crate in one line when it is loaded."""
     a, _b = nodes
     header = os.path.join(os.path.dirname(__file__), "..", "include", "ro2iblnd_version.h")
     with open(header, encoding="utf-8") as f:
@@ -119,7 +120,8 @@ def test_says_what_it_is(nodes):
     release = a.guest.check("uname -r").strip()
     lines = re.findall(r"ro2iblnd: (.*, for Linux .*)", a.log())
     assert len(lines) == 1, lines
-    wanted = f"{version}, for Linux {release}, lnet_lite {version}, kernel crate: "
+    ofed = "RDMA core: OFED, " if vm.build_env().get("OFED") else ""
+    wanted = f"{version}, for Linux {release}, lnet_lite {version}, {ofed}kernel crate: "
     crate, _, sources = lines[0].removeprefix(wanted).partition(", sources: ")
     assert lines[0].startswith(wanted) and crate in ("in-tree", "own"), lines
     # The id of the sources identifies the build.
