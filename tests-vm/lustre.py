@@ -31,8 +31,6 @@ UNLOAD = ("lnet_flood", "lnet_gpu", "gpu_fake", "lnet_selftest", OURS, KO, "lnet
 OTHER_NAMES = {"in_kernel_ko2iblnd": KO}
 # Modules of tests-vm/modules.
 OWN_MODULES = ("lnet_flood", "ib_count", "gpu_fake", "lnet_gpu")
-# Packet filters, where the kernel has them as modules, and the module that libcrc32c under them requests by name.
-FILTERS = ("crc32c_generic", "nf_tables", "nft_numgen")
 DEBUGFS = "/sys/kernel/debug"
 
 
@@ -141,19 +139,6 @@ class Peer(Tree):
             self.kernel = vm.stock_kernel(release)
         except FileNotFoundError as e:
             raise Unusable(f"{path}: {e}") from e
-
-
-def filters():
-    """Returns the kernel's modules that `nft` needs in a guest."""
-
-    def is_module(name):
-        try:
-            vm.initramfs.module_order(vm.build_env()["KERNEL_MODULES"], [name])
-        except FileNotFoundError:
-            return False
-        return True
-
-    return tuple(name for name in FILTERS if is_module(name))
 
 
 class Node:

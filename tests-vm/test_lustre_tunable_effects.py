@@ -95,7 +95,7 @@ def bed(nodes):  # noqa: F811
     lnetctl."""
 
     def bed(pairing, params="", options="", **more):
-        made = nodes(pairing, tools=("nft",), modules=lustre.filters(), **more)
+        made = nodes(pairing, tools=("nft",), **more)
         for node in made:
             node.up(params if node.lnd == OURS else "", options, selftest=False)
             node.sh("insmod /files/lnet_flood.ko")

@@ -111,4 +111,4 @@ class FsTree(lustre.Tree):
         return files
 
     def pair(self, workdir=None, **options):
-        return super().pair(workdir=workdir, modules=lustre.filters(), tools=PROGRAMS, memory=3072, **options)
+        return super().pair(workdir=workdir, tools=PROGRAMS, memory=3072, **options)
