@@ -45,13 +45,19 @@ def kernel_and_modules(series, name, built_for=None, test_modules=()):
     """Builds the modules. Returns the release of the kernel, and what vm.Guest needs to boot it with them."""
     directory = stock("fetch", series)
     built = stock("build", built_for or series, *(["TEST_MODULES=1"] if test_modules else []))
+    # Lustre builds LNet for the kernel, whatever its RDMA core is. lnet_lite, which is built as the driver is, would
+    # not load without OFED's mlx_compat either.
+    lnet = stock("build", series) if built_for else built
     env = vm.stock_env(os.path.join(directory, "stock.env"))
     workdir = os.path.join(LOGS, name)
     shutil.rmtree(workdir, ignore_errors=True)
     os.makedirs(workdir)
     return env["RELEASE"], {
         "workdir": workdir,
-        "files": [os.path.join(built, m) for m in (*MODULES, *(f"tests-vm/modules/{m}.ko" for m in test_modules))],
+        "files": [
+            *(os.path.join(of, m) for of, m in zip((lnet, built), MODULES, strict=True)),
+            *(os.path.join(built, "tests-vm", "modules", f"{m}.ko") for m in test_modules),
+        ],
         "kdir": env["KDIR"], "image": env["KERNEL_IMAGE"], "tree": env["KERNEL_MODULES"],
         "arch": env.get("KERNEL_ARCH"), "userland": env.get("KERNEL_USERLAND"),
     }  # fmt: skip
@@ -61,7 +67,7 @@ def kernel_and_modules(series, name, built_for=None, test_modules=()):
 def boot_stock(series, name, built_for=None, test_modules=(), **options):
     """Boots two nodes on a stock kernel, without modules. Their consoles are kept in logs/`name`.
 
-    built_for: the series that the modules in /files are built for, if it is another one
+    built_for: the series that ro2iblnd.ko in /files is built for, if it is another one
     test_modules: modules of tests-vm/modules that are in /files, too
     """
     release, stock_options = kernel_and_modules(series, name, built_for, test_modules)
