@@ -324,7 +324,7 @@ impl End {
 
         buf.as_mut_slice()[0] = first;
         self.sq
-            .push_send(&self.qp, ctx, buf, nob, None, signaled)
+            .push_send(&self.qp, ctx, buf, nob, signaled)
             .map_err(|_| ENOSPC)
     }
 
@@ -510,7 +510,7 @@ fn send_and_receive() -> Result {
     check(left.sq.free_slots(&left.qp) == 13)?;
     check(matches!(
         left.sq
-            .push_send(&right.qp, 9, TxBuf::alloc(left.pd.device())?, 1, None, true),
+            .push_send(&right.qp, 9, TxBuf::alloc(left.pd.device())?, 1, true),
         Err((PushError::Foreign, _))
     ))?;
     left.post()?;
@@ -530,34 +530,6 @@ fn send_and_receive() -> Result {
     check(left.side.seen.lock().first_private_byte == Some(42))?;
     check(right.side.seen.lock().receives[..] == [(4096, 11, ok), (20, 12, ok), (65, 13, ok)])?;
     check(left.sq.free_slots(&left.qp) == 16)?;
-    left.close()?;
-    right.close()
-}
-
-/// Sends a message whose payload stays in its pages and is not copied.
-fn send_pages() -> Result {
-    let (mut left, right) = connect(PORT + 1)?;
-    let source = TestPages::new(2)?;
-    let pages = source.vec(4000, 300);
-
-    fill(&pages)?;
-    let map = map_pages(left.pd.device().clone(), &pages, Direction::ToDevice)?;
-    let mut cursor = map.cursor();
-    let mut buf = TxBuf::alloc(left.pd.device())?;
-
-    buf.as_mut_slice()[0] = 99;
-    check(
-        left.sq
-            .push_send(&left.qp, 5, buf, 100, Some((&mut cursor, 300)), true)
-            .is_ok(),
-    )?;
-    check(cursor.left() == 0)?;
-    left.post()?;
-    left.side.wait(|seen| seen.sends.len() == 1)?;
-    right.side.wait(|seen| seen.receives.len() == 1)?;
-    check(right.side.seen.lock().receives[..] == [(400, 99, WcStatus::Success)])?;
-    drop(cursor);
-    check(map.unmap())?;
     left.close()?;
     right.close()
 }
@@ -990,7 +962,7 @@ fn refused_post() -> Result {
     }
     check(matches!(
         end.sq
-            .push_send(&end.qp, 99, TxBuf::alloc(end.pd.device())?, 1, None, true),
+            .push_send(&end.qp, 99, TxBuf::alloc(end.pd.device())?, 1, true),
         Err((PushError::NoSlot, _))
     ))?;
     // The QP is not connected.
@@ -999,7 +971,7 @@ fn refused_post() -> Result {
     check(end.sq.free_slots(&end.qp) == u32::from(CONFIG.sq_depth))?;
     check(matches!(
         end.sq
-            .push_send(&end.qp, 99, TxBuf::alloc(end.pd.device())?, 1, None, true),
+            .push_send(&end.qp, 99, TxBuf::alloc(end.pd.device())?, 1, true),
         Err((PushError::Closed, _))
     ))?;
     check(side.seen.lock().sends.is_empty())?;
@@ -1141,7 +1113,7 @@ fn foreign_buffer() -> Result {
     check(!left.pd.device().same(right.pd.device()))?;
     check(matches!(
         left.sq
-            .push_send(&left.qp, 1, TxBuf::alloc(right.pd.device())?, 1, None, true),
+            .push_send(&left.qp, 1, TxBuf::alloc(right.pd.device())?, 1, true),
         Err((PushError::Foreign, _))
     ))?;
     // A receive completes, so that there is room for another.
@@ -1520,11 +1492,6 @@ mod tests {
     #[test]
     fn sends_and_receives_in_order() -> Result {
         send_and_receive()
-    }
-
-    #[test]
-    fn sends_pages_without_copy() -> Result {
-        send_pages()
     }
 
     #[test]

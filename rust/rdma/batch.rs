@@ -29,8 +29,6 @@ pub(crate) enum PushError {
     NoSlot,
     /// The batch is full: post it and try again.
     BatchFull,
-    /// It would need more scatter/gather entries than a work request may have.
-    TooManySges,
     /// The queue is closed, because a post failed.
     Closed,
     /// The arguments are of another QP or device.

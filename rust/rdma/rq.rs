@@ -201,7 +201,8 @@ impl RecvQueue {
         bad: *const bindings::ib_recv_wr,
         n: usize,
     ) -> PostError {
-        // A provider that does not report which one was bad may have taken all of them.
+        // `bad` begins as the first: a provider that does not report which one was bad has taken none (rdmavt). If it
+        // is none of them, the provider may have taken all.
         let posted = (0..n)
             .find(|at| core::ptr::eq(wr(&self.batch, *at), bad))
             .unwrap_or(n);

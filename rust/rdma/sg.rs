@@ -474,21 +474,6 @@ impl SgCursor {
         &self.map
     }
 
-    /// Calls `f`, which moves the cursor; restores the position if `f` fails.
-    pub(super) fn or_rewind<R, E>(
-        &mut self,
-        f: impl FnOnce(&mut Self) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let pos = self.pos.0;
-        let result = f(self);
-
-        if result.is_err() {
-            // INVARIANT: It is the position before the call, and the map is the same.
-            self.pos = SgPos(pos);
-        }
-        result
-    }
-
     /// Advances by `nob` bytes, or to the end.
     // Not inlined: it needs stack, and few transfers begin behind the first byte.
     #[cold]

@@ -158,16 +158,9 @@ impl SendQueue {
 
     /// Appends up to `max` scatter/gather entries for the next `len` bytes at `cursor`. Returns the number of bytes
     /// that they cover and the number of entries. The entries are not counted until `push` is called.
-    fn gather(
-        &mut self,
-        first: usize,
-        max: usize,
-        lkey: u32,
-        cursor: &mut SgCursor,
-        len: u32,
-    ) -> (u32, usize) {
-        // Both are small; a start behind the end has no entries.
-        let start = self.batch.nr_sges.wrapping_add(first);
+    fn gather(&mut self, max: usize, lkey: u32, cursor: &mut SgCursor, len: u32) -> (u32, usize) {
+        // A start behind the end has no entries.
+        let start = self.batch.nr_sges;
         let left = cursor.left();
         let Some(to) = self.batch.sges.get_mut(start..) else {
             return (0, 0);
@@ -237,12 +230,11 @@ impl SendQueue {
         self.slots = slots;
     }
 
-    /// Pushes a SEND of the first `nob` bytes of `buf`, followed by `extra`: a number of bytes at a cursor, without a
-    /// copy.
+    /// Pushes a SEND of the first `nob` bytes of `buf`.
     ///
     /// # Errors
     ///
-    /// [`PushError`]; the buffer comes back and the cursor has not moved.
+    /// [`PushError`]; the buffer comes back.
     #[inline(always)]
     pub(crate) fn push_send<T: QpHandler>(
         &mut self,
@@ -250,7 +242,6 @@ impl SendQueue {
         ctx: u32,
         buf: TxBuf,
         nob: u32,
-        extra: Option<(&mut SgCursor, u32)>,
         signaled: bool,
     ) -> Result<(), (PushError, TxBuf)> {
         if let Err(e) = self.check(qp, 1) {
@@ -265,32 +256,8 @@ impl SendQueue {
         if self.batch.room() == 0 {
             return Err((PushError::BatchFull, buf));
         }
-        let mut nr_sges = 1;
-        let mut memory = WrMemory::None;
         let mut flags = signal(signaled || qp.signals_all());
-
-        if let Some((cursor, len)) = extra {
-            let max = (qp.max_send_sge() as usize).saturating_sub(1);
-
-            if !cursor.map().is_for(qp.device()) {
-                return Err((PushError::Foreign, buf));
-            }
-            let gathered = cursor.or_rewind(|cursor| {
-                match self.gather(1, max, qp.local_dma_lkey(), cursor, len) {
-                    (covered, n) if covered >= len => Ok(n),
-                    (_, n) if n >= max => Err(PushError::TooManySges),
-                    _ if cursor.left() == 0 => Err(PushError::Invalid),
-                    _ => Err(PushError::BatchFull),
-                }
-            });
-            match gathered {
-                // No more than the batch has.
-                Ok(n) => nr_sges = n.wrapping_add(1),
-                Err(e) => return Err((e, buf)),
-            }
-            memory = WrMemory::Reads(cursor.map().clone());
-        }
-        let inline = nr_sges == 1 && nob <= qp.max_inline();
+        let inline = nob <= qp.max_inline();
 
         if inline {
             flags |= bindings::ib_send_flags_IB_SEND_INLINE;
@@ -310,13 +277,13 @@ impl SendQueue {
         unsafe {
             self.push(
                 qp,
-                nr_sges,
+                1,
                 bindings::ib_wr_opcode_IB_WR_SEND,
                 flags,
                 Resources {
                     ctx,
                     buf: Some(buf),
-                    memory,
+                    memory: WrMemory::None,
                 },
                 |_| {},
             )
@@ -397,7 +364,7 @@ impl SendQueue {
         if max == 0 {
             return Err(PushError::BatchFull);
         }
-        let (covered, n) = self.gather(0, max, qp.local_dma_lkey(), cursor, max_len);
+        let (covered, n) = self.gather(max, qp.local_dma_lkey(), cursor, max_len);
 
         if covered == 0 {
             return Err(PushError::Invalid);
@@ -503,7 +470,8 @@ impl SendQueue {
         bad: *const bindings::ib_send_wr,
         n: usize,
     ) -> PostError {
-        // A provider that does not report which one was bad may have taken all of them.
+        // `bad` begins as the first: a provider that does not report which one was bad has taken none (rdmavt). If it
+        // is none of them, the provider may have taken all.
         let posted = self.batch.position(bad, n);
         // `position` returns `n` at most.
         let rejected = n.wrapping_sub(posted);

@@ -192,7 +192,7 @@ impl<C: RxConn> Wire<C> {
         finalize_hdr(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
         let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
         let (sq, qp) = QpHandle::sq(&mut self.link)?;
-        match sq.push_send(qp, context, buf, nob, None, false) {
+        match sq.push_send(qp, context, buf, nob, false) {
             Ok(()) => {}
             Err((PushError::BatchFull, buf)) => self.send_after_all(context, buf, nob)?,
             Err(_) => return Err(Cause::LocalFault),
@@ -207,7 +207,7 @@ impl<C: RxConn> Wire<C> {
     fn send_after_all(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         self.flush_full()?;
         let (sq, qp) = QpHandle::sq(&mut self.link)?;
-        sq.push_send(qp, context, buf, nob, None, false)
+        sq.push_send(qp, context, buf, nob, false)
             .map_err(|_| Cause::LocalFault)
     }
 
