@@ -18,10 +18,11 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOLS = ("ip", "tc", "rdma")
 # Drivers that the test kernel has built in, and that a distribution's kernel has as modules: the devices of a guest,
-# its share, modules that rxe requests by an alias (6.12: crc32), and what drops packets (nf_tables requests crc32c).
+# its share, modules that rxe requests by an alias (6.12: crc32), links within a guest, and what drops packets
+# (nf_tables requests crc32c).
 BASE = (
     "virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9p", "9pnet_virtio", "configfs",
-    "crc32_generic", "crc32_pclmul", "rdma_ucm", "crc32c_generic", "nf_tables", "nft_numgen",
+    "crc32_generic", "crc32_pclmul", "rdma_ucm", "veth", "crc32c_generic", "nf_tables", "nft_numgen",
 )  # fmt: skip
 # Includes sbin, which is not on the PATH of an ordinary user.
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
