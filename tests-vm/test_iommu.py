@@ -10,7 +10,6 @@ import contextlib
 import pytest
 from counters import balanced
 from faults import close_all
-from nodes import up
 from test_device_kinds import traffic
 from test_stock_kernels import boot_stock, with_nis
 
