@@ -457,8 +457,9 @@ static void unpost_use(struct use *use)
 }
 
 /*
- * Under the lock: ends work requests up to @cqe. Returns false if there is
- * none.
+ * Under the lock: ends work requests up to @cqe. One before it that has not
+ * been reported has succeeded, also if @cqe failed, because each failed work
+ * request is reported. Returns false if there is none.
  */
 static bool completed(struct list_head *list, const struct ib_cqe *cqe,
 		      bool well, bool stopped)
@@ -475,10 +476,11 @@ static bool completed(struct list_head *list, const struct ib_cqe *cqe,
 		return false;
 	list_for_each_entry_safe(use, next, list, list) {
 		bool last = use->cqe == cqe && !use->failed;
+		bool succeeded = last ? well : !use->failed;
 
-		if (use->inv_rkey && well)
+		if (use->inv_rkey && succeeded)
 			end_region(use->qp, NULL, use->inv_rkey);
-		if (well || stopped)
+		if (succeeded || stopped)
 			end_use(use);
 		else
 			use->failed = true;
