@@ -244,7 +244,7 @@ def test_connections_are_bounded(nodes, hostile):
         data = hostile.connreq(VICTIM, depth=1)
         refused = None
         for _ in range(300):
-            _name, answer = hostile.ask(VICTIM, data, recvs=4)
+            _name, answer = hostile.ask(VICTIM, data, recvs=32)
             if answer["event"] == "RDMA_CM_EVENT_REJECTED":
                 refused = reject_in(answer)
                 break
