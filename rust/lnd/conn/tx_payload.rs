@@ -308,10 +308,9 @@ impl TxPayload {
     /// request uses it. Any context except hard interrupts.
     pub(super) fn leave_device(&mut self) {
         (self.buf, self.spare) = (None, None);
-        if let Some(sink) = &mut self.sink {
-            sink.key = SinkKey::Dead;
+        if let Some(bounce) = self.sink.as_mut().and_then(|sink| sink.bounce.as_mut()) {
             // An error was reported, and changes no data.
-            let _ = sink.bounce.as_mut().map(|bounce| bounce.unmap());
+            let _ = bounce.unmap();
         }
         self.owner = self.owner.take().and_then(Owner::unmap).map(Owner::none);
     }

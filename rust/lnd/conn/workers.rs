@@ -122,19 +122,19 @@ impl WorkItem<TIMER> for Conn {
             | State::Called => {
                 let state = inner.state.state();
                 // The peer knows nothing of the attempt: its set-up waits for the device, or for its turn there.
-                let own = matches!(state, State::Connecting | State::Accepting) && !inner.asked;
+                let unasked = matches!(state, State::Connecting | State::Accepting) && !inner.asked;
                 match inner.step_left_ms() {
-                    0 if own => this.step(inner, ConnEvent::Fail(Cause::NoResources)),
+                    0 if unasked => this.step(inner, ConnEvent::Fail(Cause::NoResources)),
                     0 => this.step(inner, ConnEvent::Timeout),
                     ms => {
                         this.rearm_timer(ms);
                         drop(guard);
                         match this.holds_queue() {
                             true => {}
-                            false if own => this.peer.end_turn(&this),
+                            false if unasked => this.peer.end_turn(&this),
                             false => this.peer.does_not_answer(&this),
                         }
-                        if state == State::Accepting && !own {
+                        if state == State::Accepting && !unasked {
                             this.peer.does_not_go_on();
                         }
                     }
