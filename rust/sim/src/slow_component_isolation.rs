@@ -315,6 +315,25 @@ fn blames(seed: u64) -> End {
     })
 }
 
+/// Sends a message from node 0 to each peer that does not exist.
+fn call_lost() {
+    for peer in 0..LOST {
+        let to = world::ip(100 + peer, 0);
+        done_on(0, "user", move || {
+            let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 200, false);
+        });
+    }
+}
+
+/// Sends the first message of each other peer to node 0, which arrives soon; otherwise `late` happened.
+fn honest_connect(late: &'static str) {
+    for node in 1..=HONEST {
+        done_on(node, "user", move || {
+            send(ni(node, 0), world::ip(0, 0), SOON, late);
+        });
+    }
+}
+
 /// Calls many peers that do not answer, over a device whose disconnects wait for their TCP. Other peers connect.
 fn tcp_waits(seed: u64) -> End {
     let mut plan = Plan::calm(1 + HONEST);
@@ -326,19 +345,9 @@ fn tcp_waits(seed: u64) -> End {
         for node in 0..=HONEST {
             up(node, 1);
         }
-        for peer in 0..LOST {
-            let to = world::ip(100 + peer, 0);
-            done_on(0, "user", move || {
-                let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 200, false);
-            });
-        }
+        call_lost();
         sched::sleep(60 * SEC);
-        for node in 1..=HONEST {
-            done_on(node, "user", move || {
-                let late = "a connection waits for peers that do not answer";
-                send(ni(node, 0), world::ip(0, 0), SOON, late);
-            });
-        }
+        honest_connect("a connection waits for peers that do not answer");
         sched::sleep(1000 * SEC);
         for node in 0..=HONEST {
             down(node, 0..1);
@@ -388,19 +397,9 @@ fn fails(seed: u64) -> End {
         for node in 0..=HONEST {
             up(node, 1);
         }
-        for peer in 0..LOST {
-            let to = world::ip(100 + peer, 0);
-            done_on(0, "user", move || {
-                let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 200, false);
-            });
-        }
+        call_lost();
         within(60 * SEC, "no attempt fails", || w().lnet.slow != 0);
-        for node in 1..=HONEST {
-            done_on(node, "user", move || {
-                let late = "a first message waits for messages of others that failed";
-                send(ni(node, 0), world::ip(0, 0), SOON, late);
-            });
-        }
+        honest_connect("a first message waits for messages of others that failed");
         sched::sleep(600 * SEC);
         for node in 0..=HONEST {
             down(node, 0..1);
