@@ -111,7 +111,7 @@ MODULE_PARM_DESC(occupied, "whether the module has taken all room in the bounce 
 
 #define MOST_SGES 32
 
-/* Copies of data that an IOMMU has joined: soft-RoCE reads neighbouring pages only. */
+/* Copies of data that an IOMMU has joined: soft-RoCE reads contiguous memory only. */
 struct copies {
 	int n;
 	struct {
@@ -185,10 +185,10 @@ static u64 cpu_address(u64 addr)
 }
 
 /*
- * Returns how many of the @len bytes at a DMA address are neighbours in memory,
+ * Returns how many of the @len bytes at a DMA address are contiguous in memory,
  * too, and their CPU address. Returns 0 if it is no DMA address.
  */
-static size_t neighbours(u64 addr, size_t len, u64 *cpu)
+static size_t contiguous(u64 addr, size_t len, u64 *cpu)
 {
 	size_t n = PAGE_SIZE - offset_in_page(addr);
 
@@ -223,7 +223,7 @@ static void *copy_of(u64 addr, size_t len, struct copies **copies)
 		return NULL;
 	(*copies)->of[(*copies)->n].data = data;
 	(*copies)->of[(*copies)->n++].len = len;
-	for (; done < len && (n = neighbours(addr + done, len - done, &cpu)); done += n)
+	for (; done < len && (n = contiguous(addr + done, len - done, &cpu)); done += n)
 		memcpy(data + done, (void *)(uintptr_t)cpu, n);
 	return done < len ? NULL : data;
 }
@@ -631,7 +631,7 @@ static int dma_dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
 
 /*
  * Translates elements to @to. Elements of a memory region have its
- * addresses. An element of a send whose pages are not neighbours becomes a copy.
+ * addresses. An element of a send whose pages are not contiguous becomes a copy.
  */
 static int translate(struct ib_qp *qp, const struct ib_sge *from, int n,
 		     struct ib_sge *to, struct copies **copies)
@@ -645,7 +645,7 @@ static int translate(struct ib_qp *qp, const struct ib_sge *from, int n,
 		to[i] = from[i];
 		if (from[i].lkey != qp->pd->local_dma_lkey || !from[i].length)
 			continue;
-		whole = neighbours(from[i].addr, from[i].length, &to[i].addr);
+		whole = contiguous(from[i].addr, from[i].length, &to[i].addr);
 		if (!whole || (whole < from[i].length && !copies)) {
 			violation("element %d of %d: no DMA address: %llx+%x\n",
 				  i, n, from[i].addr, from[i].length);
@@ -803,7 +803,7 @@ static int dma_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 
 /*
  * Returns the list with CPU addresses, and its length @total. An element whose
- * pages are not neighbours becomes several.
+ * pages are not contiguous becomes several.
  */
 static struct scatterlist *cpu_list(struct scatterlist *list, int n, int *total)
 {
@@ -821,7 +821,7 @@ static struct scatterlist *cpu_list(struct scatterlist *list, int n, int *total)
 	to = cpus;
 	for_each_sg(list, sg, n, i) {
 		for (done = 0; done < sg_dma_len(sg); done += part, to++) {
-			part = neighbours(sg_dma_address(sg) + done, sg_dma_len(sg) - done, &cpu);
+			part = contiguous(sg_dma_address(sg) + done, sg_dma_len(sg) - done, &cpu);
 			if (!part) {
 				violation("piece %d of %d: no DMA address: %llx\n", i, n,
 					  (u64)sg_dma_address(sg));
