@@ -83,6 +83,7 @@ pub(crate) struct Hca {
     pub(crate) mbps: Atomic<u32>,
     /// Active MTU of the port in bytes, 0 if it is not known.
     mtu: Atomic<u32>,
+    active: Atomic<bool>,
 }
 
 /// Objects that all addresses on one device share.
@@ -192,6 +193,7 @@ impl Hca {
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),
             mtu: Atomic::new(0),
+            active: Atomic::new(false),
         };
         hca.update_port(state);
         Ok(Arc::new(hca, GFP_KERNEL)?)
@@ -222,12 +224,18 @@ impl Hca {
         LinkSpeed(self.mbps.load(Relaxed))
     }
 
+    /// Returns whether the port was active at the last query.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Relaxed)
+    }
+
     /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
     /// that speed is used only if no better one is known.
     pub(crate) fn update_port(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
         self.mtu.store(port.mtu, Relaxed);
+        self.active.store(port.active, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = LinkSpeed::of_port(port.speed, port.width);
             self.mbps.store(speed.0, Relaxed);

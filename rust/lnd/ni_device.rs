@@ -17,9 +17,11 @@
 //!
 //! [`crate::policy::link_state`] decides what the state of the link means for connections and messages, and when to
 //! look for the address. The work item checks the state after every event, and every second while the link is down.
+//! A second work item queries the port. A device that hangs does not answer, and the address of the NI may move away
+//! from that device meanwhile.
 //!
 //! Changed settings (the parameters `access`, `ni_tune` and `probe`) are read from [`crate::lnet::NiRef`] each time. A
-//! second work item updates state that was derived from earlier values.
+//! third work item updates state that was derived from earlier values.
 //!
 //! Context: process without locks, except for the event handler.
 
@@ -93,6 +95,9 @@ const DEVICE: u64 = 1;
 /// Id of the delayed work that handles all peers.
 const PEERS: u64 = 2;
 
+/// Id of the delayed work that queries the port.
+const PORT: u64 = 3;
+
 /// Milliseconds between two searches for a device.
 const LOOK_MS: u32 = 1000;
 
@@ -111,6 +116,8 @@ pub(crate) struct NiDevice {
     gids_changed: Atomic<bool>,
     #[pin]
     look: DelayedWork<NiDevice, DEVICE>,
+    #[pin]
+    query: DelayedWork<NiDevice, PORT>,
     /// Work for all peers, for callers that hold locks: there may be thousands of peers, and the work may call LNet.
     #[pin]
     all_peers: DelayedWork<NiDevice, PEERS>,
@@ -124,6 +131,7 @@ pub(crate) struct NiDevice {
 kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, DEVICE> for NiDevice { self.look }
     impl HasDelayedWork<Self, PEERS> for NiDevice { self.all_peers }
+    impl HasDelayedWork<Self, PORT> for NiDevice { self.query }
 }
 
 impl work::DelayedItem<DEVICE> for NiDevice {
@@ -133,6 +141,12 @@ impl work::DelayedItem<DEVICE> for NiDevice {
 }
 
 impl work::DelayedItem<PEERS> for NiDevice {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
+impl work::DelayedItem<PORT> for NiDevice {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
@@ -151,6 +165,7 @@ impl NiDevice {
                 watched: Atomic::new(false),
                 gids_changed: Atomic::new(false),
                 look <- kernel::new_delayed_work!("NiDevice::look"),
+                query <- kernel::new_delayed_work!("NiDevice::query"),
                 all_peers <- kernel::new_delayed_work!("NiDevice::all_peers"),
                 has_new_settings: Atomic::new(false),
                 files <- kernel::new_mutex!(None, "NiDevice::files"),
@@ -176,7 +191,8 @@ impl NiDevice {
         drop(old);
         let _ = self.ni.broken.xchg(false, Full);
         let now_ms = self.ni.now_ms();
-        self.ni.way(|way| way.bound(now_ms));
+        let active = self.is_active(hca.is_active());
+        self.ni.way(|way| way.bound(now_ms, active));
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
         *self.events.lock() = Some(events);
@@ -270,26 +286,46 @@ impl NiDevice {
         self.schedule_check(LOOK_MS);
     }
 
-    /// Checks the device and the link. Returns the milliseconds until the next check, if one is due.
+    /// Checks the device, the link as of the last query of the port, and the address. Returns the milliseconds until
+    /// the next check, if one is due.
     fn check(self: &Arc<Self>, hca: Arc<Hca>) -> Option<u32> {
         let ni = &self.ni;
-        // Queried, not taken from the events, which may overtake each other; and queried again, because a port may
-        // report that it is up before it is. With a bond the other port may be in use.
-        let port = hca.device.port(hca.port);
-        hca.update_port(port);
-        self.end_outdated(port);
-        ni.fit(&hca);
-        self.renegotiate_depth();
-        let active = port.active || ni.lnet.is_bonded();
-        ni.lnet.set_fatal(match (self.is_unusable(&hca), active) {
-            (true, _) => Fatal::Told,
-            (false, false) => Fatal::Port,
-            (false, true) => Fatal::No,
-        });
-        ni.way(|way| way.port(active));
+        let unusable = self.is_unusable(&hca);
+        ni.lnet
+            .set_fatal(match (unusable, ni.way(|way| way.is_port_active())) {
+                (true, _) => Fatal::Told,
+                (false, false) => Fatal::Port,
+                (false, true) => Fatal::No,
+            });
         let way = self.apply_link_state(Some(&hca));
         drop(hca);
+        self.run_in::<PORT>(0);
         [way, self.follow_address()].into_iter().flatten().min()
+    }
+
+    /// Queries the port, not taken from the events, which may overtake each other; and queried at each check, because a
+    /// port may report that it is up before it is. Waits for the device.
+    fn query_port(self: &Arc<Self>, hca: &Arc<Hca>) {
+        let ni = &self.ni;
+        let port = hca.device.port(hca.port);
+        if !ni.on_hca(|now| core::ptr::eq(now, &**hca)).unwrap_or(false) {
+            // The NI has left the device meanwhile, and a check of the next one follows.
+            return;
+        }
+        hca.update_port(port);
+        self.end_outdated(port);
+        ni.fit(hca);
+        self.renegotiate_depth();
+        let active = self.is_active(port.active);
+        if ni.way(|way| way.port(active)) {
+            self.schedule_check(0);
+        }
+    }
+
+    /// Returns whether the port of the NI, which is `active` or not, can be used. With a bond, the other port may be in
+    /// use.
+    fn is_active(&self, active: bool) -> bool {
+        active || self.ni.lnet.is_bonded()
     }
 
     /// Returns whether LNet cannot use the device although its port may be active, and logs each change.
@@ -354,6 +390,7 @@ impl NiDevice {
 
     /// Cancels the delayed works, and waits for a run that has started.
     pub(crate) fn stop_looking(self: &Arc<Self>) {
+        let _ = work::cancel_sync::<Self, PORT>(self);
         let _ = work::cancel_sync::<Self, DEVICE>(self);
         let _ = work::cancel_sync::<Self, PEERS>(self);
     }
@@ -557,6 +594,17 @@ impl WorkItem<DEVICE> for NiDevice {
         if let Some(ms) = this.check(hca) {
             // Not later than other code has requested meanwhile.
             let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
+        }
+    }
+}
+
+impl WorkItem<PORT> for NiDevice {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        if let (false, Ok(hca)) = (this.ni.is_stopping(), this.ni.hca()) {
+            this.query_port(&hca);
         }
     }
 }

@@ -335,13 +335,20 @@ impl LinkState {
         self.ended = true;
     }
 
-    /// Records whether the port of the device is active.
-    pub fn port(&mut self, active: bool) {
-        self.port = active;
+    /// Records whether the port of the device is active. Returns whether that has changed.
+    pub fn port(&mut self, active: bool) -> bool {
+        core::mem::replace(&mut self.port, active) != active
     }
 
-    /// Resets the state of the device, because the NI gets another one. The address counts as possibly moved.
-    pub fn bound(&mut self, now_ms: u64) {
+    /// Returns whether the port was active at the last query.
+    pub fn is_port_active(&self) -> bool {
+        self.port
+    }
+
+    /// Resets the state of the device, because the NI gets another one, whose port is `active` or not. The address
+    /// counts as possibly moved.
+    pub fn bound(&mut self, now_ms: u64, active: bool) {
+        self.port = active;
         self.device_state = DeviceState::default();
         self.address.recheck(now_ms);
         self.address.unsettled |= core::mem::take(&mut self.address.unsettled_next);
@@ -720,7 +727,7 @@ mod tests {
         assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert!(!w.is_open());
         // Another device.
-        w.bound(2 + HOLD_MS);
+        w.bound(2 + HOLD_MS, true);
         assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
     }
 
@@ -970,7 +977,7 @@ mod tests {
         assert!(!w.address.unsettled);
         w.address.moves(902, false, false, || false);
         assert!(!w.address.unsettled);
-        w.bound(903);
+        w.bound(903, true);
         assert!(w.address.unsettled);
     }
 

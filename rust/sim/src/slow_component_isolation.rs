@@ -5,6 +5,7 @@
 //! - A device takes a minute for each command: the NI of another device follows its link, is deleted, and loses its
 //!   device, as soon as if all devices were fast.
 //! - A device takes a minute for each command: no peer is blamed for that.
+//! - A device takes a minute for each command, and the address moves to another device: the NI follows.
 //! - LNet is slow with messages that failed, and all peers, for which messages wait, are denied at once: a change of
 //!   the network, which takes rtnl and the shim's mutex, does not wait for that.
 //! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
@@ -27,6 +28,7 @@ use simc::{
     cm,
     decl::{
         k::EREMOTEIO,
+        r::ib_event_type_IB_EVENT_PORT_ERR,
         r::ro2ib_tuning, //
     },
     lnet::{
@@ -67,13 +69,14 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 20] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 21] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
     ("a device hangs, another one is removed", |seed| {
         hangs(seed, true)
     }),
+    ("a device hangs, its address moves", hangs_and_moves),
     ("a device hangs, a peer is called", blames),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
@@ -254,7 +257,7 @@ fn hangs(seed: u64, removed: bool) -> End {
             });
         }
         // The device that the address moves to.
-        w().hangs = Some((world::ip(0, 0), w().nodes[0].devs.len()));
+        w().hangs = Some((world::ip(0, 0), w().nodes[0].devs.len()..usize::MAX));
         let moves = on(0, "happens", || world::fail_over(world::device(0, 0)));
         within(SOON, "the NI does not follow its address", || w().hung != 0);
         if !cm::listens(world::ip(0, 0)) {
@@ -292,12 +295,43 @@ fn hangs(seed: u64, removed: bool) -> End {
     })
 }
 
+/// Moves the address of an NI away from a device that hangs, while a query of its port waits. A message arrives over
+/// the other device.
+fn hangs_and_moves(seed: u64) -> End {
+    run(seed, Plan::calm(2), 64, || {
+        up(0, 1);
+        up(1, 1);
+        let sends = |most, what| {
+            done_on(0, "user", move || {
+                send(ni(0, 0), world::ip(1, 0), most, what)
+            });
+        };
+        sends(50 * SEC, "no connection");
+        let device = world::device(0, 0);
+        w().hangs = Some((world::ip(0, 0), 0..w().nodes[0].devs.len()));
+        verbs::dispatch(device, ib_event_type_IB_EVENT_PORT_ERR);
+        within(SOON, "nothing queries the port", || w().hung != 0);
+        done_on(0, "happens", move || world::fail_over(device));
+        sends(2 * SOON, "the NI does not follow its address");
+        if w().hung == 0 {
+            violation("the old device hangs no longer");
+        }
+        sched::sleep(2 * verbs::HANGS);
+        w().hangs = None;
+        sends(SOON, "the query of the old device has changed the NI");
+        sched::sleep(200 * SEC);
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
 /// Calls a peer over a device that takes a minute for each command. LNet is not told that the peer is down.
 fn blames(seed: u64) -> End {
     run(seed, Plan::calm(2), 64, || {
         up(0, 1);
         up(1, 1);
-        w().hangs = Some((world::ip(0, 0), 0));
+        w().hangs = Some((world::ip(0, 0), 0..usize::MAX));
         done_on(0, "user", || {
             let to = lnet::nid_of(world::ip(1, 0));
             let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 200, false);

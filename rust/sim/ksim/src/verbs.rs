@@ -389,8 +389,9 @@ pub const HANGS: u64 = 60 * SEC;
 pub fn command(dev: *mut Dev) {
     // SAFETY: Devices stay until the world ends.
     let (ip, index) = unsafe { ((*dev).ip, (*dev).index) };
-    let hangs = |(there, from): (u32, usize)| there == ip && index >= from;
-    if w().hangs.is_some_and(hangs) {
+    let hangs =
+        |(there, which): &(u32, core::ops::Range<usize>)| *there == ip && which.contains(&index);
+    if w().hangs.as_ref().is_some_and(hangs) {
         w().hung += 1;
         sched::sleep(HANGS);
         w().hung -= 1;

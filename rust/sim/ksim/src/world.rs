@@ -356,8 +356,8 @@ pub struct World {
     pub printed: [u64; 8],
     /// Contents of the trace events.
     pub trace: trace_check::Seen,
-    /// Devices with this address, from this number on, take [`verbs::HANGS`] for each command.
-    pub hangs: Option<(u32, usize)>,
+    /// Devices with this address and one of these numbers take [`verbs::HANGS`] for each command.
+    pub hangs: Option<(u32, core::ops::Range<usize>)>,
     /// Number of such commands that are under way.
     pub hung: usize,
     /// Script of the byzantine peer, if the world has one.
