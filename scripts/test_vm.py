@@ -112,6 +112,17 @@ def test_files_go_both_ways(guest, tmp_path):
         assert f.read() == "back\n"
 
 
+def test_plain_reads_and_writes_answer_as_the_shell_does(guest):
+    assert guest.run("cat /proc/sys/kernel/ostype") == (0, "Linux\n")
+    status, out = guest.run("cat /missing")
+    assert status == 1 and "/missing" in out and "No such file" in out
+    assert guest.run("cat /proc")[0] == 1
+    guest.check("printf 'abcdef\\nrest\\n' >/tmp/file")
+    script = "exec 3<>/tmp/file; echo 'x y' >&3 2>/dev/null; cat <&3"
+    assert guest.spawn(script, "/tmp/file", "x y").wait() == (0, "ef\nrest\n")
+    assert guest.check("cat /tmp/file") == "x y\nef\nrest\n"
+
+
 def listens(guest):
     """Waits until a program listens there."""
     guest.check(

@@ -115,17 +115,22 @@ def kinds(node):
     return total
 
 
+def debug_lines(node, key):
+    """Returns the lines of debugfs that begin with a key, or with one of several, as dicts."""
+    lines = node.guest.run(f"cat {DEBUGFS}/ro2iblnd/*")[1].splitlines()
+    return [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in lines if line.startswith(key)]
+
+
 def debug_nis(node):
     """Returns the NI lines of debugfs."""
-    out = node.guest.run(f"grep -h ^ni= {DEBUGFS}/ro2iblnd/*")[1]
-    return [dict(w.split("=", 1) for w in line.split()) for line in out.splitlines() if line.startswith("ni=")]
+    return debug_lines(node, "ni=")
 
 
 def objects(node):
     """Returns the number of connection objects of a guest's driver, in any state."""
-    out = node.guest.run(f"cat {DEBUGFS}/ro2iblnd/* | grep -c ^conn=")[1]
-    counts = [int(ni["conns"]) for ni in debug_nis(node)]
-    return max([int(out.split()[0]), *counts])
+    lines = debug_lines(node, ("ni=", "conn="))
+    counts = [int(line["conns"]) for line in lines if "ni" in line]
+    return max([len(lines) - len(counts), *counts])
 
 
 def close_all(*nodes):

@@ -95,9 +95,13 @@ class Node:
     def ctl_script(command):
         return f"exec 3<>{CTL}/ctl; echo '{command}' >&3 2>/dev/null; cat <&3"
 
+    def ctl_text(self, command, timeout=PATIENCE):
+        """Runs a command of lnet_lite and returns its answer as text."""
+        return self.guest.spawn(self.ctl_script(command), f"{CTL}/ctl", command).wait(timeout)[1]
+
     def ctl(self, command, timeout=PATIENCE, ok=True):
         """Runs a command of lnet_lite and returns its answer as a dict. With `ok` the command must succeed."""
-        _status, out = self.guest.run(self.ctl_script(command), timeout)
+        out = self.ctl_text(command, timeout)
         answer = parse(out)
         if "rc" not in answer:
             raise AssertionError(f"{self.guest.name}: {command}: no answer: {out}")
@@ -173,7 +177,7 @@ class Node:
         return self.ctl(f"conn list {self.nid}").get("conns", 0)
 
     def nis(self):
-        return re.findall(r"\d+\.\d+\.\d+\.\d+@o2ib\d*", self.guest.run(self.ctl_script("ni list"), PATIENCE)[1])
+        return re.findall(r"\d+\.\d+\.\d+\.\d+@o2ib\d*", self.ctl_text("ni list"))
 
     # The RDMA device
 

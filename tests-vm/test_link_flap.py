@@ -54,7 +54,7 @@ def flap(nodes, cell, rails, kind, seconds, count):
 
 def is_down(node):
     """Returns whether LNet takes the NI for unusable."""
-    told = node.guest.run(node.ctl_script("ni list"))[1]
+    told = node.ctl_text("ni list")
     return re.search(rf"{re.escape(node.nid)} .*\bfatal=(\d)", told)[1] == "1"
 
 

@@ -213,7 +213,7 @@ def test_the_numa_node_is_that_of_the_adapter(pair):
         stacked.stack(kind)
         stacked.load()
         stacked.ni_add()
-        shown = node.guest.run(node.ctl_script("ni list"))[1]
+        shown = node.ctl_text("ni list")
         assert re.search(rf"{re.escape(stacked.nid)} .* dev_cpt=0\b", shown), (kind, shown)
         stacked.unload()
         stacked.unstack()

@@ -162,7 +162,7 @@ def test_a_broken_device_heals(nodes):
             a.guest.check(f"echo eth0 {event} >/sys/module/ib_event/parameters/tell")
 
         def avoided():
-            return "fatal=1" in a.guest.run(a.ctl_script("ni list"))[1]
+            return "fatal=1" in a.ctl_text("ni list")
 
         def health():
             return lines(a)[0]["health"]

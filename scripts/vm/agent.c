@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,33 +102,62 @@ static size_t encode(const unsigned char *data, size_t len, char *to)
 	return to - begin;
 }
 
-static void run(const char *id, char *command)
+/*
+ * Writes `text`, if there is one, to the file, then the content of the file to the output, and exits. Returns if the
+ * file cannot be opened: the shell is to execute the command, which says the same.
+ */
+static void direct(const char *path, char *text)
 {
-	char *argv[] = { "sh", "-c", command, NULL };
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t how;
-	sigset_t none;
-	struct job *job = alloc(NULL, sizeof(*job));
+	static char data[65536];
+	int file = open(path, text ? O_RDWR : O_RDONLY);
+	ssize_t n;
 
-	decode(command);
+	if (file < 0)
+		return;
+	if (text) {
+		size_t len = strlen(text);
+
+		text[len] = '\n';
+		/* The command does not show this error either: the content of the file tells it. */
+		n = write(file, text, len + 1);
+	}
+	while ((n = read(file, data, sizeof(data))) > 0)
+		must(write(1, data, n) == n, "agent: output");
+	if (n < 0)
+		dprintf(2, "cat: read error: %s\n", strerror(errno));
+	_exit(n < 0);
+}
+
+static void run(const char *id, char *command, char *path, char *text)
+{
+	struct job *job = alloc(NULL, sizeof(*job));
+	sigset_t none;
+	int null;
+
 	job->id = strdup(id);
 	job->out = open("/run/out", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	must(job->id && job->out >= 0, "agent: /run/out");
 	unlink("/run/out");
 
-	sigemptyset(&none);
-	posix_spawnattr_init(&how);
-	posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	posix_spawnattr_setsigmask(&how, &none);
-	posix_spawn_file_actions_init(&files);
-	posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_adddup2(&files, job->out, 1);
-	posix_spawn_file_actions_adddup2(&files, job->out, 2);
-	errno = posix_spawn(&job->pid, "/bin/sh", &files, &how, argv, environ);
-	must(errno == 0, "agent: spawn");
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&how);
-
+	job->pid = fork();
+	must(job->pid >= 0, "agent: fork");
+	if (job->pid == 0) {
+		sigemptyset(&none);
+		null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		if (setsid() < 0 || sigprocmask(SIG_SETMASK, &none, NULL) < 0)
+			_exit(127);
+		if (dup2(null, 0) < 0 || dup2(job->out, 1) < 0 || dup2(job->out, 2) < 0)
+			_exit(127);
+		decode(command);
+		if (path) {
+			decode(path);
+			if (text)
+				decode(text);
+			direct(path, text);
+		}
+		execl("/bin/sh", "sh", "-c", command, NULL);
+		_exit(127);
+	}
 	job->next = jobs;
 	jobs = job;
 }
@@ -182,16 +210,18 @@ static void reap(void)
 static void request(char *line)
 {
 	char *id = strtok(line, " "), *what = strtok(NULL, " "), *command = strtok(NULL, " ");
+	char *path = strtok(NULL, " "), *text = strtok(NULL, " ");
 
 	if (!id || !what)
 		return;
 	if (command && strcmp(what, "run") == 0) {
-		run(id, command);
+		run(id, command, path, text);
 		return;
 	}
 	for (struct job *job = jobs; job; job = job->next)
-		if (strcmp(what, "kill") == 0 && strcmp(job->id, id) == 0)
-			kill(-job->pid, SIGKILL);
+		/* A child that has only begun is not in a session of its own yet. */
+		if (strcmp(what, "kill") == 0 && strcmp(job->id, id) == 0 && kill(-job->pid, SIGKILL) < 0)
+			kill(job->pid, SIGKILL);
 }
 
 int main(void)

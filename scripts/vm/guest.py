@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import platform
+import re
 import select
 import shutil
 import signal
@@ -387,15 +388,19 @@ class Guest:
                 out = base64.b64decode(rest[0]) if rest else b""
                 job.result = (int(status), out.decode(errors="replace"))
 
-    def spawn(self, cmd):
-        """Starts a shell command and returns its Job at once."""
+    def spawn(self, cmd, *direct):
+        """Starts a shell command and returns its Job at once. `direct` are a path and, if there is one, a text: the
+        command writes the text to the file and reads the file. The agent then does without a shell, and needs a
+        fifth of the time. It does the same for `cat PATH`."""
         if len(cmd) > COMMAND_MAX:
             raise ValueError(f"{len(cmd)} characters: put() it as a file, and run that")
         job = Job(self, self._next, cmd)
         self._next += 1
         self._jobs[job.ident] = job
-        encoded = base64.b64encode(cmd.encode() + b"\n").decode()
-        self._send(f"{job.ident} run {encoded}\n")
+        if cat := re.fullmatch(r"cat ([\w/.:@-]+)", cmd):
+            direct = cat.groups()
+        words = (base64.b64encode(word.encode()).decode() for word in (cmd + "\n", *direct))
+        self._send(f"{job.ident} run {' '.join(words)}\n")
         return job
 
     def run(self, cmd, timeout=60):

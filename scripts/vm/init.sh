@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=dash
 # The guest's init and command agent. Each line on the virtio-serial port "agent" is a request
-#	<id> run <command in base64>	or	<id> kill
+#	<id> run <command in base64> [<path> [<text>]]	or	<id> kill
+# (path and text in base64: the command only writes the text to the file and reads the file; agent.c does that itself)
 # and the end of each command is reported in one line
 #	<id> <exit status> <output in base64>
 # Commands run in parallel, each in a session of its own, so that a command that hangs does not block the agent.
@@ -50,7 +51,7 @@ serve() { # id, command in base64
 }
 
 echo "0 0 " >&3
-while read -r id what command <&3; do
+while read -r id what command _ <&3; do
 	case $what in
 	run) serve "$id" "$command" & ;;
 	kill) kill -9 "-$(cat "/run/$id.pid")" 2>/dev/null ;;
