@@ -1181,7 +1181,7 @@ fn buffers_in_pieces() -> Result {
         check(buf.as_slice() == &[i + 1; MSG_BUF_LEN])?;
     }
     check(kept.as_slice().iter().all(|byte| *byte == 0))?;
-    drop(kept.attach(&device)?);
+    drop(kept.attach(&device).map_err(|(_, e)| e)?);
     left.close()?;
     right.close()
 }

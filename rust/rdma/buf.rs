@@ -235,7 +235,7 @@ impl BufAllocator {
         };
 
         self.remaining = self.remaining.saturating_sub(1);
-        MsgBuf::map(memory, &self.device)
+        MsgBuf::map(memory, &self.device).map_err(|(_, e)| e)
     }
 
     /// Returns the next buffer of the chunk.
@@ -283,12 +283,12 @@ impl<D: DirectionType> MsgBuf<D> {
         supply.make()
     }
 
-    fn map(mut memory: BufSlot, device: &ARef<Device>) -> Result<Self> {
+    fn map(mut memory: BufSlot, device: &ARef<Device>) -> Result<Self, (BufSlot, Error)> {
         let mut dma = 0;
 
         // SAFETY: `device` is registered, `memory` is ours and can be mapped, `dma` is
         // valid for writes.
-        to_result(unsafe {
+        let mapped = to_result(unsafe {
             bindings::ro2ib_dma_map_buf(
                 device.as_raw(),
                 memory.bytes_mut().as_mut_ptr().cast(),
@@ -296,7 +296,10 @@ impl<D: DirectionType> MsgBuf<D> {
                 D::DIRECTION.as_raw(),
                 &mut dma,
             )
-        })?;
+        });
+        if let Err(e) = mapped {
+            return Err((memory, e));
+        }
         let slot = memory.slot_mut();
 
         // SAFETY: `device` is registered, and `dma` is what it was mapped at.
@@ -426,9 +429,9 @@ impl DetachedBuf {
     ///
     /// # Errors
     ///
-    /// `EIO` if it cannot be mapped; it is freed then.
-    pub(crate) fn attach(self, device: &ARef<Device>) -> Result<RxBuf> {
-        RxBuf::map(self.0, device)
+    /// `EIO` if it cannot be mapped; returns the contents.
+    pub(crate) fn attach(self, device: &ARef<Device>) -> Result<RxBuf, (Self, Error)> {
+        RxBuf::map(self.0, device).map_err(|(memory, e)| (Self(memory), e))
     }
 
     /// Returns the contents.

@@ -6,7 +6,6 @@
 //! briefly. The buffer of a request is posted again before the answer that returns its credit.
 
 use kernel::{
-    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::Arc, //
 };
@@ -50,36 +49,15 @@ use crate::{
             DoneBody, //
         }, //
     },
-    rdma::{
-        buf::RxBuf,
-        work::NofsScope, //
-    }, //
+    rdma::work::NofsScope, //
 };
 
 /// Request while LNet has it.
 pub(crate) type LnetRx = Rx<Conn>;
 
-/// Implements `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers). Replaces
-/// its buffer: in the receive queue, if that was impossible when the request came, otherwise among the spares. Process
-/// context.
+/// Implements `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers), perhaps for
+/// ever, and the removal of the device must not wait for that. Process context.
 pub(crate) fn eager_recv(rx: &mut LnetRx) {
-    let Some(conn) = rx.lent() else {
-        return;
-    };
-    let spare = conn
-        .hca()
-        .and_then(|hca| Rx::new(RxBuf::alloc(&hca.device)?, GFP_NOWAIT | __GFP_NOWARN));
-    let mut guard = conn.lock();
-    let inner = &mut *guard;
-    if inner.state.may_receive() {
-        // Without memory the place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
-        // returns the buffer.
-        if let Ok(Err(fault)) = spare.map(|spare| inner.wire.replenish(rx, spare)) {
-            conn.blame(inner, fault);
-        }
-    }
-    drop(guard);
-    // LNet may keep it for ever, and the removal of the device must not wait for that.
     rx.detach();
 }
 

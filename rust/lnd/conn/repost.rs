@@ -57,7 +57,7 @@ impl Conn {
     /// connection has one spare fewer, or is closed because a place in the receive queue stays empty.
     #[inline(always)]
     pub(super) fn bring_back(self: &Arc<Self>, rx: &mut Rx<Self>) {
-        if rx.is_missed() {
+        if rx.is_detached() {
             self.attach(rx);
         }
     }

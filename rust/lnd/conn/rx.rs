@@ -38,7 +38,7 @@ enum BufState {
     Mapped(RxBuf),
     /// The buffer was unmapped from its device, because LNet keeps the message.
     Detached(DetachedBuf),
-    /// No buffer: it could not be mapped again.
+    /// No buffer, while the state changes.
     Nothing,
 }
 
@@ -60,8 +60,6 @@ pub(crate) struct Rx<C> {
     at: Timestamp,
     /// Another buffer was posted in its place.
     replaced: bool,
-    /// The connection got a new buffer for this one, which LNet keeps.
-    made_good: bool,
 }
 
 /// Connection whose receives are [`Rx`].
@@ -93,7 +91,6 @@ impl<C> Rx<C> {
             facts: None,
             at: Timestamp::now(),
             replaced: false,
-            made_good: false,
         };
         Ok(KBox::new(empty, flags)?)
     }
@@ -105,7 +102,6 @@ impl<C> Rx<C> {
         self.facts = None;
         self.at = at;
         self.replaced = false;
-        self.made_good = false;
     }
 
     /// Returns the received bytes.
@@ -167,11 +163,6 @@ impl<C> Rx<C> {
         matches!(self.buf, BufState::Mapped(_))
     }
 
-    /// Notes that the connection got a new buffer for this one.
-    pub(super) fn made_good(&mut self) {
-        self.made_good = true;
-    }
-
     /// Unmaps the buffer from its device, because LNet keeps the message.
     pub(super) fn detach(&mut self) {
         self.buf = match core::mem::replace(&mut self.buf, BufState::Nothing) {
@@ -180,25 +171,31 @@ impl<C> Rx<C> {
         };
     }
 
-    /// Maps the buffer for its device again, if the connection lacks a buffer.
+    /// Maps the buffer for its device again, if it was unmapped.
     ///
     /// # Errors
     ///
-    /// Returns the error of the mapping; the buffer is freed.
+    /// Returns the error of the mapping; the message stays.
     pub(super) fn attach(&mut self, device: &ARef<Device>) -> Result {
-        if !self.is_missed() {
-            return Ok(());
-        }
-        if let BufState::Detached(buf) = core::mem::replace(&mut self.buf, BufState::Nothing) {
-            self.buf = BufState::Mapped(buf.attach(device)?);
-        }
-        Ok(())
+        let buf = match core::mem::replace(&mut self.buf, BufState::Nothing) {
+            BufState::Detached(buf) => buf,
+            other => {
+                self.buf = other;
+                return Ok(());
+            }
+        };
+        let (buf, result) = match buf.attach(device) {
+            Ok(buf) => (BufState::Mapped(buf), Ok(())),
+            Err((buf, e)) => (BufState::Detached(buf), Err(e)),
+        };
+        self.buf = buf;
+        result
     }
 
-    /// Returns whether the buffer is detached, and is missing in the receive queue or among the spares.
+    /// Returns whether the buffer is unmapped.
     #[inline]
-    pub(super) fn is_missed(&self) -> bool {
-        !self.made_good && matches!(self.buf, BufState::Detached(_))
+    pub(super) fn is_detached(&self) -> bool {
+        matches!(self.buf, BufState::Detached(_))
     }
 
     /// Stores the connection of the message before LNet gets it.
@@ -214,11 +211,6 @@ impl<C> Rx<C> {
     #[inline]
     pub(super) fn returned(&mut self) -> Option<Arc<C>> {
         self.conn.take()
-    }
-
-    /// Returns the connection that received the message, while LNet has it.
-    pub(super) fn lent(&self) -> Option<Arc<C>> {
-        self.conn.clone()
     }
 
     /// Returns the LNet header of the request, as it was received.

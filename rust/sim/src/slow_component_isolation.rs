@@ -21,6 +21,8 @@
 //! - A node has no memory, and one peer or two do not answer PUTs: messages to the other peers go on.
 //! - A node has no memory, and more messages wait than the depth of the connection, or a peer wanted no data before:
 //!   they are sent later, or with the reserve.
+//! - A node has no memory for longer than a message waits: only messages that have waited as long fail.
+//! - A device has no room to map anything, and LNet drops a request that it has kept: the peer gets the answer.
 //! - LNet keeps the last request that the credits of a peer allowed: the peer gets the credits of the others at once.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
 
@@ -69,7 +71,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 21] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 23] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -95,6 +97,11 @@ pub const WORLDS: [(&str, fn(u64) -> End); 21] = [
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
     ("no memory for answers of GETs", answers),
+    ("no memory for longer than a message waits", lasting),
+    (
+        "no room to map, and LNet drops what it has kept",
+        dropped_late,
+    ),
     ("no memory, and a small depth", small_depth),
     ("no memory, and a peer that wants no data", unwanted),
     ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
@@ -716,6 +723,77 @@ fn answers(seed: u64) -> End {
         if w().lnet.ops.iter().any(|op| op.result != Some(0)) {
             violation("a GET failed because there was no memory for its answer");
         }
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Takes the memory of a node away for three seconds longer than a message waits, while LNet has more GETs than credits
+/// for the peer. Those that LNet sends when the first ones fail have their own time.
+fn lasting(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.timeout = 20;
+    for node in &mut plan.nodes {
+        node.credits = 2;
+    }
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            send(ni(0, 0), world::ip(1, 0), 10 * SEC, "no connection");
+        });
+        w().dry = Some(0);
+        let first = w().lnet.ops.len();
+        for _ in 0..6 {
+            on(0, "user", || {
+                let to = lnet::nid_of(world::ip(1, 0));
+                let _ = lnet::begin(ni(0, 0), lnet::GET, to, 5000, true);
+            });
+        }
+        sched::sleep(23 * SEC);
+        w().dry = None;
+        sched::sleep(20 * SEC);
+        let failed = w().lnet.ops[first..]
+            .iter()
+            .filter(|op| op.result != Some(0));
+        if failed.count() > 2 {
+            violation("a GET fails as if it had waited as long as another one");
+        }
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Lets LNet keep a PUT, and drop it while the device has no room to map anything: neither the buffer of the request
+/// again, nor one for the answer. The reserve has one for the answer.
+fn dropped_late(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.timeout = 200;
+    plan.hoards = true;
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        // No message of node 0, whose buffer would be free then.
+        let put = |nob| {
+            done_on(1, "user", move || {
+                let to = lnet::nid_of(world::ip(0, 0));
+                let _ = lnet::begin(ni(1, 0), lnet::PUT, to, nob, false);
+            });
+        };
+        put(200);
+        within(50 * SEC, "no connection", || {
+            w().lnet.ops[0].taken.is_some()
+        });
+        w().plan.no_match_ppm = 1_000_000;
+        w().maps.full = Some(world::device(0, 0) as usize);
+        put(5000);
+        sched::sleep(70 * SEC);
+        if w().lnet.ops.iter().any(|op| op.sent != Some(0)) {
+            violation("a request that LNet dropped has no answer");
+        }
+        w().maps.full = None;
         down(0, 0..1);
         down(1, 0..1);
         world::clean_all();

@@ -378,26 +378,6 @@ impl<C: RxConn> Wire<C> {
         self.credits.reposted(how).map_err(CloseReason::Credits)
     }
 
-    /// Posts the new receive `spare` in place of `rx`, which LNet keeps, or keeps it for the next request.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason to close the connection.
-    pub(super) fn replenish(
-        &mut self,
-        rx: &mut Rx<C>,
-        spare: KBox<Rx<C>>,
-    ) -> Result<(), CloseReason> {
-        if rx.is_replaced() {
-            self.buf_pool.put_spare(spare);
-        } else if let Some(link) = self.link.as_mut() {
-            link.push_recv(spare)?;
-            rx.replace();
-        }
-        rx.made_good();
-        Ok(())
-    }
-
     /// Ends all posting: returns the arguments of [`Qp::drain`], once.
     pub(super) fn close(&mut self) -> Option<DrainParts<C>> {
         let link = self.link.as_mut()?;

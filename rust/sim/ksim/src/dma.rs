@@ -84,6 +84,8 @@ pub struct Maps {
     near: Map<u64, usize>,
     /// Device that can map no list of pages, while there is one, and the error.
     pub refuses: Option<(usize, u32)>,
+    /// Device that has no room to map anything, while there is one.
+    pub full: Option<usize>,
 }
 
 /// First DMA address of devices that are not software. No address of the CPU is as large.
@@ -107,6 +109,7 @@ impl Maps {
             gpu: BTreeMap::new(),
             near: Map::default(),
             refuses: None,
+            full: None,
         }
     }
 }
@@ -416,7 +419,7 @@ pub unsafe extern "C" fn ro2ib_dma_map_buf(
     addr: *mut u64,
 ) -> i32 {
     sched::point();
-    if world::fails(Fault::Dma) {
+    if world::fails(Fault::Dma) || w().maps.full == Some(dev as usize) {
         return -(EIO as i32);
     }
     // Memory that a connection keeps for long must be near the device.
@@ -730,7 +733,7 @@ pub unsafe extern "C" fn ro2ib_dma_map_sgt(
     if used as usize != list.len() {
         violation("a list does not have the stated number of fragments");
     }
-    if world::fails(Fault::Dma) {
+    if world::fails(Fault::Dma) || w().maps.full == Some(dev as usize) {
         return -(EIO as i32);
     }
     if let Some((_, error)) = w().maps.refuses.filter(|(which, _)| *which == dev as usize) {

@@ -909,6 +909,20 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
         let drops = world.rng.ppm(world.plan.no_match_ppm);
         match kind {
             PUT => {
+                if drops && w().plan.hoards {
+                    // A portal that keeps messages for a while, and is closed then.
+                    if let Some(eager) = ops(ni).eager_recv {
+                        world::enter();
+                        eager((*ni).lnd, rx);
+                        world::leave();
+                    }
+                    let (rx, wait) = (rx as usize, w().rng.range(30 * SEC, 60 * SEC));
+                    sched::spawn((*ni).node, Kind::Process, "lnet delayed", move || {
+                        sched::sleep(wait);
+                        recv(ni, rx as *mut c_void, core::ptr::null_mut());
+                    });
+                    return 0;
+                }
                 if drops {
                     recv(ni, rx, core::ptr::null_mut());
                     return 0;
