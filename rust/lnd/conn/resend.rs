@@ -77,19 +77,14 @@ impl WorkItem<SHORTAGE> for Conn {
             }
         }
         for _ in 0..messages {
-            let next = this.with(|inner| {
-                let next = inner.waiting.messages.pop();
-                inner.waiting.since = next.as_ref().map(|(_, _, since)| *since);
-                next
-            });
-            let Some((msg, req, since)) = next else {
+            let Some((msg, req, since)) = this.with(|inner| inner.waiting.messages.pop()) else {
                 break;
             };
             send_again(&this, msg, &req, since);
         }
         let others_wait = this.with(|inner| {
             let waiting = &mut inner.waiting;
-            (waiting.retrier, waiting.since) = (None, None);
+            waiting.retrier = None;
             !waiting.requests.is_empty() || !waiting.messages.is_empty()
         });
         if others_wait {
@@ -103,7 +98,11 @@ fn send_again(conn: &Arc<Conn>, msg: Message, req: &SendRequest, since: Timestam
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
         return fail_msg(&conn.ni, msg, Cause::NoResources);
     }
-    let (msg, cause) = match send::send(conn, msg, req) {
+    conn.with(|inner| inner.waiting.since = Some(since));
+    let sent = send::send(conn, msg, req);
+    // A message that LNet sends when it gets this one back begins to wait then.
+    conn.with(|inner| inner.waiting.since = None);
+    let (msg, cause) = match sent {
         Ok(()) => return,
         Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, req) {
             Ok(()) => return,
