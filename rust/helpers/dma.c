@@ -439,11 +439,12 @@ u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 
 /*
  * Low memory, so that it has an address all the time. Zeroed: a peer may claim
- * to have written a page without doing so.
+ * to have written a page without doing so. Does not wait for memory, because
+ * reclaim may wait for the message that needs the page.
  */
 struct page *ro2ib_alloc_page(void)
 {
-	return alloc_page(GFP_NOFS | __GFP_ZERO);
+	return alloc_page(GFP_NOWAIT | __GFP_NOWARN | __GFP_ZERO);
 }
 
 void ro2ib_free_page(struct page *page)

@@ -30,7 +30,7 @@ pub(crate) struct BounceBuf {
 impl BounceBuf {
     /// Allocates and maps as many zeroed bytes as `to` has, for which the data is. Zeroed, because a peer may report
     /// bytes as written that it did not write, and old memory must not leak. Maps whole pages, because a copy for the
-    /// device (swiotlb) begins at a page only then. May sleep.
+    /// device (swiotlb) begins at a page only then.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 //! Lists of page fragments, of LNet or of the driver.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
@@ -198,7 +199,7 @@ impl PageVec {
         (self.bvecs, self.n, self.offset, self.nob)
     }
 
-    /// Allocates zeroed pages for `nob` bytes. May sleep.
+    /// Allocates zeroed pages for `nob` bytes, without waiting for memory.
     ///
     /// # Errors
     ///
@@ -206,7 +207,7 @@ impl PageVec {
     pub(super) fn alloc(nob: usize) -> Result<Self> {
         let n = nob.div_ceil(PAGE_SIZE);
         // INVARIANT: (of `Pages`) Empty.
-        let mut pages = Pages(KVVec::with_capacity(n, GFP_KERNEL)?);
+        let mut pages = Pages(KVVec::with_capacity(n, GFP_NOWAIT | __GFP_NOWARN)?);
         let mut left = nob;
 
         while left != 0 {
@@ -228,7 +229,7 @@ impl PageVec {
             }
             left -= len;
         }
-        let pages = Arc::new(pages, GFP_KERNEL)?;
+        let pages = Arc::new(pages, GFP_NOWAIT | __GFP_NOWARN)?;
         // SAFETY: The list does not move, and `own`, set below and never changed, keeps it and the
         // pages.
         let mut vec = unsafe {

@@ -7,6 +7,7 @@
 //! Context: process; may sleep. The connection lock is taken briefly, to find the device and the queue pair.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::aref::ARef, //
 };
@@ -214,8 +215,11 @@ impl Conn {
         if pages.is_gpu() {
             return Err(self.refuse_gpu(ERANGE));
         }
-        let buf =
-            KBox::new(BounceBuf::alloc(device, pages.share())?, GFP_KERNEL).map_err(Error::from)?;
+        let buf = KBox::new(
+            BounceBuf::alloc(device, pages.share())?,
+            GFP_NOWAIT | __GFP_NOWARN,
+        )
+        .map_err(Error::from)?;
         let map = buf.map().ok_or(ENOMEM)?.clone();
         let mr = qp.map_mr(map).map_err(|why| self.not_mapped(why))?;
         Ok((mr, Some(buf)))

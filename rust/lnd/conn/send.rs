@@ -143,12 +143,19 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         .or_else(|(transfer, why)| not_submitted(conn, transfer, req, why))
 }
 
-/// Takes the objects that a transfer needs, by `parts`, and a message buffer. May sleep.
+/// Takes the objects that a transfer needs, by `parts`, and a message buffer, when there is a place for the transmit.
 fn prepare<T>(conn: &Conn, parts: impl FnOnce(&Wire<Conn>) -> T) -> Result<(T, TxBuf), NotReady> {
-    let (parts, buf) = conn.with(|inner| match inner.state.is_up() {
-        true => Ok((parts(&inner.wire), inner.wire.take_buf())),
-        false => Err(NotReady::Lost(inner.state.end_cause())),
-    })?;
+    let (parts, has_place, buf) =
+        conn.with(
+            |inner| match (inner.state.is_up(), inner.wire.has_place()) {
+                (true, true) => Ok((parts(&inner.wire), true, inner.wire.take_buf())),
+                (true, false) => Ok((parts(&inner.wire), false, None)),
+                (false, _) => Err(NotReady::Lost(inner.state.end_cause())),
+            },
+        )?;
+    if !has_place {
+        conn.grow()?;
+    }
     let buf = buf.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok)?;
     Ok((parts, buf))
 }
@@ -185,7 +192,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, total: u32) -> Se
 fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let _nofs = NofsScope::enter();
     let hdr = req.hdr();
-    // The buffer, too, before LNet creates a reply, which it does once.
+    // The buffer and the place, too, before LNet creates a reply, which it does once.
     let (parts, buf) = match prepare(conn, Wire::for_sink) {
         Ok(made) => made,
         Err(why) => return unsent(conn, Some(msg), req, why),

@@ -339,8 +339,7 @@ impl Conn {
         let waiting = MemoryQueue::with_capacity(buffers, messages.get().into())?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
-        // LNet sends no more messages at a time than it has credits for, and the peer waits for no more answers than
-        // the agreed depth.
+        // LNet sends no more messages at a time than it has credits for.
         let mut places = wire::first_slots(messages, depth)?;
         let stock = BufPool::new(depth, &mut supply)
             .map_err(|e| SetupError::new("make the message buffers", e))?;

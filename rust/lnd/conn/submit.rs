@@ -45,8 +45,7 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        page_frags::PageVec,
-        work::NofsScope, //
+        page_frags::PageVec, //
     }, //
 };
 
@@ -176,11 +175,10 @@ impl Conn {
         }
     }
 
-    /// Creates more transmits. May sleep.
+    /// Creates more transmits, without waiting for memory. Process context.
     #[cold]
     #[inline(never)]
-    fn grow(&self) -> Result<(), NotReady> {
-        let _nofs = NofsScope::enter();
+    pub(super) fn grow(&self) -> Result<(), NotReady> {
         let mut bigger = match more_slots(self.with(|inner| inner.wire.nr_txs())) {
             Err(e) if e != ENOMEM => {
                 log::cannot(self.nid(), "make room for a message", e);

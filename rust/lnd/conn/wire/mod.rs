@@ -17,6 +17,10 @@
 //!   certain to follow.
 
 use kernel::{
+    alloc::{
+        flags::__GFP_NOWARN,
+        Flags, //
+    },
     prelude::*,
     sync::{
         aref::ARef,
@@ -112,18 +116,21 @@ const GROW_BY: usize = 16;
 /// Slots of the transmits of a connection.
 pub(super) type TxSlots = KVVec<TxSlot<TxPayload>>;
 
-/// Allocates the first slots of a connection, for this number of LNet's messages and of answers to the peer: enough to
-/// send without memory. May sleep.
+/// Allocates the first slots of a connection, enough to send without memory: for this number of LNet's messages, and
+/// for the answers of a connection of that depth. An answer holds its slot until its completion, and the peer has the
+/// credit for the next request before that. May sleep.
 ///
 /// # Errors
 ///
 /// `ENOMEM`.
-pub(super) fn first_slots(messages: QueueDepth, answers: QueueDepth) -> Result<TxSlots> {
-    let all = usize::from(messages.get()).saturating_add(answers.get().into());
-    new_slots(all.max(GROW_BY))
+pub(super) fn first_slots(messages: QueueDepth, depth: QueueDepth) -> Result<TxSlots> {
+    let answers = usize::from(depth.get()).saturating_mul(2);
+    let all = usize::from(messages.get()).saturating_add(answers);
+    new_slots(all.max(GROW_BY), GFP_KERNEL)
 }
 
-/// Allocates slots for more transmits than the `have` that there are. May sleep.
+/// Allocates slots for more transmits than the `have` that there are. Does not wait for memory: reclaim may wait for
+/// the message that needs a slot. Process context.
 ///
 /// # Errors
 ///
@@ -131,15 +138,15 @@ pub(super) fn first_slots(messages: QueueDepth, answers: QueueDepth) -> Result<T
 pub(super) fn more_slots(have: usize) -> Result<TxSlots> {
     let want = have.saturating_add(GROW_BY.max(have / 2));
     match want.min(usize::from(u16::MAX)) {
-        want if want > have => new_slots(want),
+        want if want > have => new_slots(want, GFP_NOWAIT | __GFP_NOWARN),
         _ => Err(ENOSPC),
     }
 }
 
-fn new_slots(n: usize) -> Result<TxSlots> {
-    let mut slots = TxSlots::with_capacity(n, GFP_KERNEL)?;
+fn new_slots(n: usize, flags: Flags) -> Result<TxSlots> {
+    let mut slots = TxSlots::with_capacity(n, flags)?;
     for _ in 0..n {
-        slots.push(TxSlot::FREE, GFP_KERNEL)?;
+        slots.push(TxSlot::FREE, flags)?;
     }
     Ok(slots)
 }

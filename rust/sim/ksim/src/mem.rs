@@ -463,7 +463,6 @@ pub unsafe extern "C" fn ro2ibk_kvfree(p: *const c_void) {
 /// Allocates a page; the pointer of a page of the world is its address.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_alloc_page() -> *mut page {
-    lock::might_sleep("alloc_page");
     sched::point();
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
