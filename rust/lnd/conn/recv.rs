@@ -341,15 +341,17 @@ impl Conn {
     /// Counts that there was no memory for a request. Returns false if that is no news: the connection is closed, and
     /// LNet took the message too late; or the shortage was reported already.
     fn runs_short(&self, why: &NotReady) -> bool {
+        // A request that waited was counted then.
+        let waited = matches!(why, NotReady::Short(_)) && self.may_use_reserves();
         let up = !matches!(why, NotReady::Gpu(_))
             && self.with(|inner| {
                 let up = inner.state.is_up();
-                if up {
+                if up && !waited {
                     inner.wire.count(Count::NoMemory);
                 }
                 up
             });
-        if up {
+        if up && !waited {
             self.ni.close_stats.no_memory();
         }
         up
