@@ -387,7 +387,8 @@ impl ReconnectState {
     }
 
     /// Counts a failed attempt, and returns what to do next. `why` is the invitation of the reject to try again
-    /// (protocol section 4.6), if there was one; `waiting`: messages wait for a connection; `random` is uniform.
+    /// (protocol section 4.6), if there was one; `waiting`: messages wait for a connection; `random` is uniform. A peer
+    /// that is to be connected when the link opens ([`ReconnectState::reconnect`]) is, once, though no message waits.
     ///
     /// A failed attempt of the peer that replaced a retry of this node ([`ReconnectState::accepting`]) makes the retry
     /// due again. An attempt beside established connections is repeated for a while ([`ReconnectState::more`]).
@@ -410,7 +411,7 @@ impl ReconnectState {
             return AfterFailure::OthersRemain;
         }
         let retry = (why.is_some() || !active) && self.conns == 0;
-        if retry && waiting && !self.is_under_way() {
+        if retry && (waiting || self.recall) && !self.is_under_way() {
             self.due = true;
             return AfterFailure::RetryIn(self.pause(why, random));
         }
@@ -545,6 +546,25 @@ mod tests {
     ) -> AfterFailure {
         p.closing();
         p.failed(true, why, waiting, random)
+    }
+
+    #[test]
+    fn a_link_change_beside_an_attempt_is_followed_by_a_reconnect() {
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        p.established(true, known);
+        assert_eq!(p.more(2, 7), Some(0));
+        assert_eq!(p.retry(false, 2), 1);
+        let _ = p.closed();
+        assert!(!p.reconnect());
+        p.closing();
+        let after = p.failed(true, Some(RetryWhy::Early), false, 7);
+        assert!(matches!(after, AfterFailure::RetryIn(_)));
+        assert_eq!(p.retry(false, 2), 1);
+        p.closing();
+        let after = p.failed(true, Some(RetryWhy::Early), false, 7);
+        assert!(matches!(after, AfterFailure::GiveUp));
     }
 
     #[test]
