@@ -57,7 +57,7 @@ macro_rules! say {
 fn why(e: Error) -> Worded {
     let words = match e {
         ENOMEM => "out of memory",
-        ENODEV => "the RDMA device is gone",
+        ENODEV => "no RDMA device",
         ESHUTDOWN => "the NI is shutting down",
         EINVAL => "the device or LNet does not accept it",
         EADDRNOTAVAIL => "the address is not on this node",

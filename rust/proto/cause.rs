@@ -10,6 +10,7 @@
 #[allow(missing_docs)] // the names are those of the C library
 pub mod errno {
     pub const EIO: i32 = 5;
+    pub const EAGAIN: i32 = 11;
     pub const ENOMEM: i32 = 12;
     pub const EBUSY: i32 = 16;
     pub const ENODEV: i32 = 19;
@@ -323,12 +324,13 @@ impl Cause {
         }
     }
 
-    /// Returns the cause of an attempt whose address resolution could not start, by its negative errno. Most of them
-    /// are not the peer's fault.
+    /// Returns the cause of an attempt whose resolution of the address or route could not start, by its negative errno.
+    /// Most of them are not the peer's fault.
     pub fn of_resolving(e: i32) -> Self {
         match e.saturating_neg() {
-            errno::ENODEV => Self::DeviceGone,
-            errno::EADDRNOTAVAIL => Self::AddressChanged,
+            // No device has the GID of the address yet, after each change of the address; this node has no such
+            // address; the LID of the subnet manager is being looked up.
+            errno::ENODEV | errno::EADDRNOTAVAIL | errno::EAGAIN => Self::AddressChanged,
             errno::ENETUNREACH | errno::EHOSTUNREACH | errno::ETIMEDOUT => Self::Unreachable,
             // ENOMEM, EADDRINUSE of our own port, or another failure of the RDMA core.
             _ => Self::NoResources,
@@ -416,6 +418,9 @@ mod tests {
             let cause = Cause::of_resolving(e.saturating_neg());
             assert!(!cause.has(Cause::BLAMES_PEER));
             assert_eq!(cause.outcome(false).health, Health::LocalDropped);
+        }
+        for e in [errno::ENODEV, errno::EADDRNOTAVAIL, errno::EAGAIN] {
+            assert!(Cause::of_resolving(e.saturating_neg()).has(Cause::SPARES_WAITING));
         }
         let no_route = Cause::of_resolving(-errno::ENETUNREACH);
         assert_eq!(no_route, Cause::Unreachable);

@@ -1212,8 +1212,9 @@ fn resolve(
     if !src.is_null() || i.src.port == 0 {
         i.src.port = port.unwrap_or_else(|| 32768 + (i.nr % 20000) as u16);
     }
-    let Some(dev) = local_dev(i.node, i.src.ip) else {
-        return -(EADDRNOTAVAIL as i32);
+    let found = local_dev(i.node, i.src.ip).filter(|_| !w().no_gid);
+    let Some(dev) = found else {
+        return -(ENODEV as i32);
     };
     i.state = State::AddrQuery;
     i.active = true;
@@ -1338,6 +1339,9 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms:
     let i = id_mut(id);
     if i.state != State::AddrResolved {
         return -(EINVAL as i32);
+    }
+    if w().no_sm {
+        return -(EAGAIN as i32);
     }
     i.state = State::RouteQuery;
     let id: *mut Id = id.cast();

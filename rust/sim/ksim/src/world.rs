@@ -360,6 +360,10 @@ pub struct World {
     pub hangs: Option<(u32, core::ops::Range<usize>)>,
     /// Number of such commands that are under way.
     pub hung: usize,
+    /// No device has a GID of the address of an NI at the moment.
+    pub no_gid: bool,
+    /// The LID of the subnet manager is not known at the moment.
+    pub no_sm: bool,
     /// Script of the byzantine peer, if the world has one.
     pub foul: Option<byzantine::Foul>,
 }
@@ -468,6 +472,8 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         trace: trace_check::Seen::default(),
         hangs: None,
         hung: 0,
+        no_gid: false,
+        no_sm: false,
         foul: None,
     });
     trace_check::begin(looked_at || tell);
