@@ -406,7 +406,11 @@ impl NiDevice {
         let gids = event == LinkEvent::Moved && self.ni.on_hca(Hca::has_gids).unwrap_or(false);
         let now_ms = self.ni.now_ms();
         self.ni.way(|way| match event {
-            LinkEvent::Up => way.interface(Interface::Up),
+            LinkEvent::Up => {
+                way.interface(Interface::Up);
+                // The address may be on another interface now. Over InfiniBand and iWARP no other event tells.
+                way.address.recheck(now_ms);
+            }
             LinkEvent::NoCarrier => way.interface(Interface::NoCarrier),
             LinkEvent::Down => way.interface(Interface::Down),
             LinkEvent::Leaving => way.leaving(now_ms),

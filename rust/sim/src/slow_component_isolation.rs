@@ -15,6 +15,8 @@
 //! - LNet keeps messages for which there was no memory for other buffers: the removal of the device does not wait.
 //! - LNet is slow with messages that failed, or with requests that wait for memory, and their device is removed: the
 //!   removal does not wait for LNet.
+//! - The core has no GID for an address yet, or does not know the subnet manager: messages wait for that.
+//! - An address moves to another InfiniBand device, and only its link tells: other nodes reach it there.
 //! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
@@ -71,7 +73,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 23] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 26] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -92,6 +94,11 @@ pub const WORLDS: [(&str, fn(u64) -> End); 23] = [
     ("a device is removed, requests wait for memory", |seed| {
         removed(seed, true)
     }),
+    ("no GID for a while", |seed| unsettled(seed, false)),
+    ("no subnet manager for a while", |seed| {
+        unsettled(seed, true)
+    }),
+    ("an address moves without an event", moves_unseen),
     ("queue pair numbers repeat", boots),
     ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
@@ -151,6 +158,64 @@ fn send(from: *mut lnet::Ni, to: u32, most: u64, what: &str) {
     if lnet::wait(op, most) != Some(0) {
         violation(what);
     }
+}
+
+/// Sends the first message of a node while the core has no GID of the node's address, or knows no route. The message
+/// waits.
+fn unsettled(seed: u64, route: bool) -> End {
+    let mut plan = Plan::calm(2);
+    plan.ib = route;
+    run(seed, plan, 16, move || {
+        up(0, 1);
+        up(1, 1);
+        (w().no_gid, w().no_sm) = (!route, route);
+        let at = w().lnet.ops.len();
+        on(0, "user", || {
+            let to = lnet::nid_of(world::ip(1, 0));
+            let _ = lnet::begin(ni(0, 0), lnet::PUT, to, 200, false);
+        });
+        sched::sleep(100 * MS);
+        (w().no_gid, w().no_sm) = (false, false);
+        within(5 * SEC, "a message did not wait for the core", || {
+            w().lnet.ops[at].sent == Some(0)
+        });
+        for node in 0..2 {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Moves an address to another InfiniBand device. Only the link of the interface tells, and this node sends nothing. A
+/// third node reaches the address there.
+fn moves_unseen(seed: u64) -> End {
+    let mut plan = Plan::calm(3);
+    plan.ib = true;
+    run(seed, plan, 32, || {
+        for node in 0..3 {
+            up(node, 1);
+        }
+        let sends = |from: usize, what| {
+            done_on(from, "user", move || {
+                send(ni(from, 0), world::ip(0, 0), 5 * SEC, what);
+            });
+        };
+        sends(1, "no connection");
+        let old = world::device(0, 0);
+        done_on(0, "happens", move || {
+            lnet::link(old, Link::Lost);
+            // SAFETY: Devices stay until the world ends.
+            unsafe { (*old).moved = Some(sched::now()) };
+            world::new_device(0, 0);
+            lnet::link(old, Link::Up);
+        });
+        sched::sleep(2 * SEC);
+        sends(2, "nothing listens on the new device");
+        for node in 0..3 {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
 }
 
 /// Connections of a node that boots.
