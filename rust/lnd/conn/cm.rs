@@ -125,6 +125,7 @@ impl Conn {
             id.set_tos(tos);
         }
         if let Err(e) = id.resolve_route(ROUTE_MS) {
+            log::cannot(self.nid(), "resolve the route", e);
             self.end(Cause::of_resolving(e.to_errno()));
         }
     }
@@ -431,7 +432,9 @@ impl Conn {
 
     /// Checks for a route to the peer. Sends the DREQ, or waits for a route. May sleep.
     pub(crate) fn look_for_route(self: &Arc<Self>) {
-        let Some(id) = self.id() else { return };
+        let Some(id) = self.id() else {
+            return self.end_linger();
+        };
         let way = self.reachability(id.reachability());
         let sends = self.with(|inner| {
             let due = inner.linger.waits() && inner.linger.is_mute();

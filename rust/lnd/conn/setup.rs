@@ -221,8 +221,10 @@ impl Conn {
             }
             match self.reachability(id.reachability()) {
                 Reachability::Reachable => {}
-                // A peer that has just sent a request can be answered.
-                Reachability::NoRoute if !self.active && !self.ni.is_unsettled() => {}
+                // A peer that has just sent a request can be answered; but soft-RoCE fails for good if it sends without
+                // a route.
+                Reachability::NoRoute
+                    if !self.active && !self.ni.is_unsettled() && !hca.device.is_software() => {}
                 Reachability::NoRoute | Reachability::NoAddress => return Err(ENETUNREACH.into()),
             }
             // The attempt may have ended meanwhile: the steps above take long.
