@@ -117,12 +117,23 @@ def test_what_fails_is_reported(root, program, text, step):
     assert "FAILED" in text
 
 
-def test_counters_that_rose(root):
-    """Checks that a closed connection and a lack of memory fail the step of the counters."""
-    root.debug(f"ni={NI} device=mlx5_0", "conn=1 rnr=0 no_memory=2", "conn=2 no_memory=1")
-    root.put(f"sys/kernel/debug/ro2iblnd/{NI}.closes", f"closes={NI}\nevent=closed by=us cause=NoResources\n")
+def counters(closes, rnr, no_memory):
+    """Returns the lines of debugfs, of two connections."""
+    conns = f"conn=1 rnr={rnr} no_memory={no_memory}", "conn=2 rnr=1 no_memory=1"
+    return f"ni={NI} device=mlx5_0 link=up", f"causes={NI} of=closed Shutdown=1 LinkDown={closes}", *conns
+
+
+@pytest.mark.parametrize(
+    ("later", "says"), [((3, 4, 5), ""), ((4, 4, 5), "closed=5"), ((3, 5, 5), "rnr=6"), ((3, 4, 7), "no_memory=8")]
+)
+def test_counters_that_rise(root, later, says):
+    """Checks that a closed connection, an RNR or a lack of memory fails the step only if it is of this run."""
+    root.debug(*counters(3, 4, 5))
+    root.put("later", "\n".join(counters(*later)) + "\n")
+    root.program("lst", f'[ "$1" != run ] || cp {root.path}/later {root.path}/sys/kernel/debug/ro2iblnd/{NI}\n{LST}')
     steps, text, _ = root.run()
-    assert steps["counters"] == "FAILED" and "no_memory=3" in text and "closed connections: 1" in text, text
+    assert steps["counters"] == ("FAILED" if says else "ok"), steps
+    assert says in re.search("^.* counters: .*$", text, re.MULTILINE)[0]
 
 
 def test_a_node_without_the_driver(root):
