@@ -16,30 +16,38 @@ show_error) echo "here"; echo "Total 0 error nodes in here"; echo "there"; echo 
 esac
 echo "lst $*" >>"$LOG"
 """
+# rdma does not know the interface of an InfiniBand port, and of a VLAN or a bond it knows the one below.
 RDMA = """case "$*" in
-link) echo "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth5" ;;
 "resource show cm_id") echo "link mlx5_0/1 state CONNECT ps TCP src-addr 10.0.0.1:700 dst-addr 10.0.0.2:987" ;;
 esac
 echo "rdma $*" >>"$LOG"
 """
 
+# The driver sees that the interface goes down.
+IP = """echo "ip $*" >>"$LOG"
+case "$*" in
+"-o -4 address show to 10.0.0.1") echo "7: ib0    inet 10.0.0.1/24 brd 10.0.0.255 scope global ib0" ;;
+"link set dev ib0 "*) sed -i "s/ link=[a-z]*/ link=$5/" "${LOG%/*}/sys/kernel/debug/ro2iblnd/NI" ;;
+esac
+""".replace("NI", NI)
+
 
 class Root:
     def __init__(self, path):
         self.path = path
-        self.log = path / "log"
+        self.log, self.out = path / "log", path / "out.txt"
         device = self.put("sys/devices/pci0/0000:05:00.0/power", "").parent
         (self.path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
         (self.path / "sys/class/infiniband/mlx5_0/device").symlink_to(device)
         (device / "driver").symlink_to("/sys/bus/pci/drivers/mlx5_core")
-        self.debug(f"ni={NI} incarnation=1 device=mlx5_0 peers=1", "conn=1 rnr=0 no_memory=0")
+        self.debug(f"ni={NI} incarnation=1 device=mlx5_0 peers=1 link=up", "conn=1 rnr=0 no_memory=0")
         self.put(f"sys/kernel/debug/ro2iblnd/{NI}.closes", f"closes={NI} ends=0\n")
         self.program("lst", LST)
         self.program("rdma", RDMA)
         self.program("lnetctl", 'echo "ping:"; echo "    - primary nid: 10.0.0.2@o2ib"')
         self.program("lctl", 'echo "lctl $*" >>"$LOG"')
         self.program("devlink", 'echo "devlink $*" >>"$LOG"')
-        self.program("ip", 'echo "ip $*" >>"$LOG"')
+        self.program("ip", IP)
         self.program("dmesg", "echo '[ 1.0] LNet: Added LNI'")
         self.program("sleep", "exit 0")
         self.program("preflight", "echo 'preflight: ok'")
@@ -57,20 +65,22 @@ class Root:
     def program(self, name, text):
         self.put(f"bin/{name}", f"#!/bin/sh\n{text}\n").chmod(0o755)
 
-    def run(self, *options):
-        """Runs the script. Returns its status, the results by step, and the file."""
-        out = self.path / "out.txt"
-        done = subprocess.run(
-            ["sh", SCRIPT, "-r", str(self.path), "-o", str(out), "-s", "1", "-w", "1", *options, PEER],
+    def start(self, *options):
+        return subprocess.run(
+            ["sh", SCRIPT, "-r", str(self.path), "-o", self.out, "-s", "1", "-w", "1", *options, PEER],
             env={**os.environ, "LOG": str(self.log)}, check=False, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
+
+    def run(self, *options):
+        """Runs the script. Returns the results by step, the file, and the output."""
+        done = self.start(*options)
         found = re.findall(r"^(ok|FAILED|skipped) +(.*?): .*$", done.stdout, re.MULTILINE)
         steps = {name: how for how, name in found}
         last = done.stdout.splitlines()[-1]
         count = list(steps.values()).count
         assert last == f"{count('ok')} passed, {count('FAILED')} failed", done.stdout + done.stderr
         assert (done.returncode == 0) == (count("FAILED") == 0)
-        return steps, out.read_text(), done.stdout
+        return steps, self.out.read_text(), done.stdout
 
 
 @pytest.fixture
@@ -87,7 +97,7 @@ def test_two_nodes_that_work(root):
     assert len(re.findall("brw .* check=full", log)) == 12
     assert "ip link" not in log and "devlink" not in log and "del_peer" not in log
     assert "rdma dev set" not in log
-    assert text.count("the report") == 2 and "driver mlx5_core, interface eth5" in text
+    assert text.count("the report") == 2 and "driver mlx5_core, interface ib0" in text
 
 
 def test_faults_are_caused_and_undone(root):
@@ -95,8 +105,13 @@ def test_faults_are_caused_and_undone(root):
     steps, _, _ = root.run("-f", "-d")
     assert "FAILED" not in steps.values(), steps
     log = root.log.read_text()
-    assert log.count("ip link set dev eth5 down") == log.count("ip link set dev eth5 up") == 2
+    assert log.count("ip link set dev ib0 down") == log.count("ip link set dev ib0 up") == 2
     assert f"lctl --net o2ib del_peer {PEER}" in log and "devlink dev reload pci/0000:05:00.0" in log
+
+
+def test_faults_without_an_interface(root):
+    root.program("ip", IP.replace("show to 10.0.0.1", "not"))
+    assert root.run("-f")[0]["faults"] == "FAILED"
 
 
 @pytest.mark.parametrize(
