@@ -109,9 +109,26 @@ def test_faults_are_caused_and_undone(root):
     assert f"lctl --net o2ib del_peer {PEER}" in log and "devlink dev reload pci/0000:05:00.0" in log
 
 
-def test_faults_without_an_interface(root):
-    root.program("ip", IP.replace("show to 10.0.0.1", "not"))
-    assert root.run("-f")[0]["faults"] == "FAILED"
+FAULTS = ["interface down for 1 s", "interface down for 5 s", "peer deleted", "driver reloaded"]
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "missing"),
+    [
+        ("lst", f'[ "$*" != "add_batch fault" ] || exit 1\n{LST}', FAULTS),
+        ("ip", IP.replace("link set dev ib0 ", "not "), FAULTS[:2]),
+        ("ip", f'{IP}[ "$*" != "link set dev ib0 down" ]', FAULTS[:2]),
+        ("ip", IP.replace("show to 10.0.0.1", "not"), ["faults"]),
+        ("lctl", "exit 1", FAULTS[2:3]),
+        ("devlink", "exit 1", FAULTS[3:]),
+    ],
+)
+def test_faults_that_do_not_happen(root, program, text, missing):
+    """Checks that a fault is not ok if its command or the traffic failed, or if the driver saw nothing of it."""
+    root.program(program, text)
+    steps, _, _ = root.run("-f", "-d")
+    assert [name for name, how in steps.items() if how == "FAILED"] == missing, steps
+    assert set(FAULTS) <= steps.keys() or missing == ["faults"], steps
 
 
 @pytest.mark.parametrize(
