@@ -131,6 +131,15 @@ def test_faults_that_do_not_happen(root, program, text, missing):
     assert set(FAULTS) <= steps.keys() or missing == ["faults"], steps
 
 
+def test_a_run_that_is_ended_brings_the_interface_up(root):
+    """Checks a signal while the interface is down."""
+    root.program("sleep", '[ "$1" != 5 ] || kill $PPID')
+    done = root.start("-f")
+    assert done.returncode == 1 and "peer deleted" not in done.stdout, done
+    links = re.findall("ip link set dev ib0 (.*)", root.log.read_text())
+    assert links == ["down", "up"] * 2, links
+
+
 @pytest.mark.parametrize(
     ("program", "text", "step"),
     [
