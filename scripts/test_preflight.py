@@ -797,6 +797,20 @@ def test_lnet_of_another_build_without_crcs(system):
     assert "the installed LNet is another build" in system.wrong()[0]
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_two_installed_lnets(system, fits):
+    """Checks that the LNet that modprobe loads counts, which is that in updates."""
+    other = {name: crc + 1 for name, crc in LNET_EXPORTS.items()}
+    system.lnet(other if fits else LNET_EXPORTS)
+    updates = system.root / f"lib/modules/{KERNEL}/updates/lnet.ko"
+    module(updates, exports=LNET_EXPORTS if fits else other, srcversion="L1")
+    rdma_modules(system, *RDMA)
+    if fits:
+        assert system.run()[0] == 0
+    else:
+        assert f"in /{updates.relative_to(system.root)} and in" in system.wrong()[0]
+
+
 def test_running_lnet_is_another_build(system):
     write(system.root / "sys/module/lnet/srcversion", "L1\n")
     assert "the running lnet is the installed one" in system.run()[1]
