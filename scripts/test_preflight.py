@@ -1165,14 +1165,39 @@ def node(system):
         shutil.copy(os.path.join(HERE, name), path)
     system.preflight = str(system.root / "usr/lib/ro2iblnd/preflight")
     system.env = {}
-    subprocess.run(["gzip", "-n", system.kdir / "Module.symvers"], check=True)
-    (system.kdir / "Module.symvers.gz").rename(system.root / f"lib/modules/{KERNEL}/symvers.gz")
+    system.kernel_symvers = (system.kdir / "Module.symvers").rename(system.root / f"lib/modules/{KERNEL}/symvers")
+    subprocess.run(["gzip", "-nk", system.kernel_symvers], check=True)
     shutil.rmtree(system.kdir)
     shutil.rmtree(system.lustre)
     imports = {"lnet_parse": LNET_EXPORTS["lnet_parse"], "ib_post_send": KERNEL_EXPORTS["ib_post_send"]}
     system.ko = module(system.root / f"lib/modules/{KERNEL}/extra/ro2iblnd/ro2iblnd.ko", imports=imports)
     depmod(system.root)
     return system
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("gzip", f"lib/modules/{KERNEL}/symvers.gz"),
+        ("gzip", f"boot/symvers-{KERNEL}.gz"),
+        ("xz", f"lib/modules/{KERNEL}/symvers.xz"),
+        ("xz", f"boot/symvers-{KERNEL}.xz"),
+        ("zstd", f"boot/symvers-{KERNEL}.zst"),
+    ],
+)
+def test_symbols_of_a_kernel_without_headers(node, program, name):
+    """Checks the places where kernels of RHEL have the list of their symbols; RHEL 10 compresses it by xz."""
+    if not shutil.which(program):
+        pytest.skip(f"no {program} here")
+    node.kernel_symvers.with_suffix(".gz").unlink()
+    imports = {"lnet_parse": LNET_EXPORTS["lnet_parse"], "ib_post_send": 1, "gone": 1}
+    module(node.ko, imports=imports)
+    status, out, err = node.run()
+    assert status == 0 and f"kernel {KERNEL} has no list of its symbols: not checked" in err, out + err
+    write(node.root / name, "").write_bytes(subprocess.check_output([program, "-c", node.kernel_symvers]))
+    status, _, err = node.run()
+    assert status == 1 and "neither kernel nor LNet has: gone" in err and "CRC of ib_post_send differs" in err, err
+    assert "not checked" not in err
 
 
 def test_a_node_that_builds_nothing(node):
