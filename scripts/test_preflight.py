@@ -1211,6 +1211,28 @@ def test_a_node_that_builds_nothing(node):
     assert f"no ro2iblnd for kernel {KERNEL}: install the package" in node.wrong()[0]
 
 
+def test_secure_boot_of_a_node_that_builds_nothing(node, tmp_path):
+    """Checks that no advice names a key of DKMS, which such a node does not have."""
+    node.secure_boot()
+    write(node.root / "proc/keys", "2d I------ 1 perm 1f030000 0 0 asymmetri Other: 12ab: X509.rsa 12ab []\n")
+
+    def fault(*args):
+        line, _ = node.wrong(*args)
+        assert "dkms" not in line.lower(), line
+        return line
+
+    assert "is not signed, and secure boot is on: build the package with SIGN=" in fault()
+    cert = sign(node.ko, "Site", tmp_path)
+    # The key of other modules of the node.
+    write(node.root / "var/lib/shim-signed/mok/MOK.der", "")
+    enroll = "is signed by Site, which this kernel does not know, and secure boot is on: mokutil --import"
+    assert f"{enroll} the certificate that the package was signed with (SIGN=), reboot" in fault()
+    assert f"{enroll} /{cert.relative_to(node.root)}, reboot" in fault("-c", cert)
+    node.ko.unlink()
+    depmod(node.root)
+    assert "no ro2iblnd for kernel" in fault()
+
+
 def test_a_link_of_weak_modules(node):
     """The module of another kernel is right if its symbols are, and only there."""
     other = "6.12.0-test"
