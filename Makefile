@@ -229,8 +229,8 @@ install:
 		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
-	# Programs that ro2iblnd-switch and ro2ib-report call.
-	for file in preflight lnet-find ofed-find which-kernel-crate rust-flags module-symbols; do \
+	# Programs that ro2iblnd-switch and ro2ib-report call, and hardware-day.
+	for file in preflight lnet-find ofed-find which-kernel-crate rust-flags module-symbols hardware-day; do \
 		install -D -m 755 scripts/$$file $(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
 	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
 	if [ -e .ro2ibtop/release/ro2ibtop ]; then \

@@ -170,6 +170,7 @@ def test_a_kmod_is_installed_and_removed(dnf):
     assert logged(dnf, "depmod") == [f"-a {KERNEL}"]
     for program in ("ro2iblnd-switch", "ro2iblnd-preflight", "ro2ib-report"):
         assert (dnf.root / "usr/sbin" / program).resolve().stat().st_mode & 0o111
+    assert (dnf.root / "usr/lib/ro2iblnd/hardware-day").stat().st_mode & 0o111
     status, out = dnf("remove", "kmod-ro2iblnd", "ro2iblnd-tools")
     assert status == 0 and names(dnf) == set(), out
     assert logged(dnf, "weak")[1:] == [f"--no-initramfs --remove-modules {ko}"]
@@ -242,3 +243,4 @@ def test_the_debian_package_of_a_module(tree, tmp_path):
     tools = run("dpkg-deb", "-c", tmp_path / f"ro2iblnd-tools_{VERSION}+1_all.deb")
     assert "./usr/sbin/ro2iblnd-preflight -> ../lib/ro2iblnd/preflight" in tools
     assert "/man8/ro2iblnd-switch.8.gz" in tools
+    assert "./usr/lib/ro2iblnd/hardware-day\n" in tools

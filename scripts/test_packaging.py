@@ -55,6 +55,7 @@ def test_make_install_has_a_program_for_each_man_page(tmp_path):
     programs = {path.name for path in root.glob("usr/*bin/*")}
     pages = {path.stem for path in root.glob("usr/share/man/man[18]/*")}
     assert pages == programs and {"ro2iblnd-switch", "ro2iblnd-preflight", "ro2ib-report"} <= pages
+    assert (root / "usr/lib/ro2iblnd/hardware-day").exists()
     done = subprocess.run([root / "usr/sbin/ro2iblnd-preflight", "-k", KERNEL, kdir], capture_output=True, text=True)
     assert done.returncode == 1 and f"preflight: {kdir}: not configured" in done.stderr
     assert "No such file" not in done.stderr, done.stderr
