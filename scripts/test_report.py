@@ -295,11 +295,21 @@ def test_a_ping_that_cannot_forbid_pieces(root):
 
 
 def test_no_more_than_the_interface_takes(root):
-    """Checks the size for IPoIB, whose packets have less room than those of InfiniBand below it."""
+    """Checks the size for an interface whose packets have less room than those of the connection."""
     root.program("ping", PING)
     root.put("sys/class/net/eth0/mtu", "2044")
     root.debug(NI, f"ni={NI} device=rxe0", "conn=10.0.0.3@o2ib mtu=4096 oldest_ms=900 oldest=sending")
     assert " -s 2016 " in root.pings()["10.0.0.3"][1]
+
+
+def test_no_ping_of_full_size_on_infiniband(root):
+    """Checks that the MTU of InfiniBand, which IPoIB cannot carry, is not tried by ping."""
+    root.program("ping", PING)
+    root.put("sys/class/infiniband/rxe0/ports/1/link_layer", "InfiniBand")
+    root.debug(NI, f"ni={NI} device=rxe0", "peer=10.0.0.3@o2ib waiting=1 failures=1")
+    lines = root.pings()["10.0.0.3"]
+    assert len(lines) == 1 and " -s " not in lines[0], lines
+    assert "the subnet manager sets" in named(root.run(), "ping of full size to 10.0.0.3")[0]
 
 
 def test_only_so_many_are_pinged(root):
