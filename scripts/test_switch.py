@@ -412,6 +412,20 @@ def test_foreign_alias_is_found(both):
     assert "modprobe still answers with other" in err
 
 
+@pytest.mark.parametrize("switched", [True, False])
+def test_a_module_after_ours_is_not_the_answer(both, switched):
+    """Checks a softdep that loads another module after the driver, which modprobe then lists last."""
+    both.other("afterwards")
+    if not switched:
+        (both.modules / "updates/kernel/net/lustre/ko2iblnd.ko").unlink()
+        depmod(both.root)
+    (both.conf / "site.conf").write_text("softdep ro2iblnd post: afterwards\n")
+    if switched:
+        assert both.run("ro2iblnd") == (0, "", "")
+    status, out, err = both.run("status")
+    assert status == 0 and out.startswith("configured: ro2iblnd 0.1.0"), (out, err)
+
+
 def test_usage(node):
     for args in ([], ["maybe"], ["status", "now"]):
         status, _, err = node.run(*args)
