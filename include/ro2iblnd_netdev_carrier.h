@@ -14,9 +14,13 @@
 
 struct ro2ib_netdev_walk {
 	const struct net_device *gone;
-	bool has_ports;		/* @dev or something below it is a master */
-	bool port_carries;	/* one of the ports of it carries */
+	struct net_device *port;	/* last port of a master */
+	bool port_carries;		/* one of the ports carries */
 };
+
+static inline bool
+ro2ib_netdev_carries_without(struct net_device *dev,
+			     const struct net_device *gone);
 
 static inline bool ro2ib_netdev_has_carrier(const struct net_device *dev,
 					    const struct net_device *gone)
@@ -29,15 +33,18 @@ static inline int ro2ib_netdev_visit(struct net_device *lower,
 				     struct netdev_nested_priv *priv)
 {
 	struct ro2ib_netdev_walk *walk = priv->data;
-	bool carries = ro2ib_netdev_has_carrier(lower, walk->gone);
 
+	/* Visited for the port that rests on it. */
+	if (walk->port && netdev_has_upper_dev_all_rcu(lower, walk->port))
+		return 0;
 	/* A master (bond, team, bridge) needs one of its ports. */
 	if (netdev_master_upper_dev_get_rcu(lower)) {
-		walk->has_ports = true;
-		walk->port_carries |= carries;
+		walk->port = lower;
+		walk->port_carries |=
+			ro2ib_netdev_carries_without(lower, walk->gone);
 		return 0;
 	}
-	return !carries;
+	return !ro2ib_netdev_has_carrier(lower, walk->gone);
 }
 
 /*
@@ -54,7 +61,7 @@ ro2ib_netdev_carries_without(struct net_device *dev,
 	if (!ro2ib_netdev_has_carrier(dev, gone) ||
 	    netdev_walk_all_lower_dev_rcu(dev, ro2ib_netdev_visit, &priv))
 		return false;
-	return !walk.has_ports || walk.port_carries;
+	return !walk.port || walk.port_carries;
 }
 
 static inline bool ro2ib_netdev_carries(struct net_device *dev)

@@ -3,12 +3,13 @@
 adapter's interface, which goes down under load; or two interfaces of a node are in one subnet on one link."""
 
 import re
+import time
 
 import pytest
 import vm
-from faults import ping_until, slow
+from faults import debug_nis, ping_until, slow
 from link_flap import Carrier, Interface, flap_under_load
-from nodes import Node
+from nodes import Node, until
 from test_stock_kernels import boot_stock, with_nis
 from test_vlan import KERNELS
 
@@ -27,6 +28,16 @@ class Bridge:
     """Bridge with one port, eth0."""
 
     MAKE = f"ip link add {UPPER} mtu 4200 type bridge && ip link set eth0 master {UPPER}"
+
+
+class VlanBridge:
+    """Bridge with two ports, which are VLANs on eth0 and on an interface beside it."""
+
+    MAKE = (
+        "ip link add v9 type veth peer name w9 && ip link set v9 up && ip link set w9 up && "
+        f"ip link add {UPPER} mtu 1400 type bridge && for d in eth0 v9; do "
+        f"ip link add link $d name $d.100 mtu 1400 type vlan id 100; ip link set $d.100 master {UPPER} up; done"
+    )
 
 
 class Stacked(Node):
@@ -54,7 +65,7 @@ class Stacked(Node):
 @pytest.fixture(scope="module", params=KERNELS)
 def pair(request):
     """Provides two nodes."""
-    modules = ["rdma_rxe", "macvlan", "bridge", "veth"]
+    modules = ["rdma_rxe", "macvlan", "bridge", "veth", "8021q"]
     with boot_stock(request.param, f"stacked-{request.param}", modules=modules) as nodes:
         yield nodes
 
@@ -86,6 +97,26 @@ def test_ni_follows_the_link_below(nodes):
     assert "link is down" in a.log(), a.log()
     Interface.back(a)
     ping_until(a, b, 20 * slow())
+
+
+def test_interface_below_a_port_goes(pair):
+    """A bridge carries packets while one of its ports does, though the interface below another port is down. No traffic
+    is tested: the RDMA core expects the tag of the VLAN, which soft-RoCE does not see above the bridge."""
+    node = Stacked(pair[0].guest)
+    node.stack(VlanBridge)
+    with with_nis((node,)):
+        until(lambda: debug_nis(node)[0]["link"] == "up", "the link is up")
+        node.mark_log()
+        node.guest.check("ip link set v9 down")
+        # The check of the link has run.
+        time.sleep(1)
+        assert debug_nis(node)[0]["link"] == "up" and "link is down" not in node.log(), node.log()
+        Interface.away(node)
+        assert "link is down" in node.log(), node.log()
+        Interface.back(node)
+        until(lambda: debug_nis(node)[0]["link"] == "up", "the link is up again")
+    node.unstack()
+    node.guest.check("ip link del v9; ip link del eth0.100")
 
 
 # Two interfaces of a node on one link
