@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RDMA device as a connection uses it. All of it is constant, except the known memory, the speed and the MTU of the
+//! RDMA device as a connection uses it. All of it is constant, except the inline size, the speed and the MTU of the
 //! port.
 
 use kernel::{
@@ -72,8 +72,6 @@ pub(crate) struct Hca {
     pub(crate) mr_page: RegionPage,
     /// Mappings for a shortage of memory: for answers, and for messages of LNet.
     pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
-    /// Depth that there was memory for ([`crate::policy::queue_sizes::DepthMemory`]).
-    pub(crate) depth: Atomic<u64>,
     /// Bytes of a send that fit into a work request itself, as far as known ([`InlineSearch`]).
     pub(crate) inline: Atomic<u32>,
     /// Packets of other partitions that the port had received when the NI started to use it.
@@ -187,7 +185,6 @@ impl Hca {
             port,
             mr_pages: able.mr_pages,
             mr_page: able.mr_page,
-            depth: Atomic::new(0),
             inline: Atomic::new(InlineSearch::MOST.into()),
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),

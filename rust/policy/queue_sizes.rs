@@ -209,146 +209,13 @@ pub fn memory_regions(depth: QueueDepth, from_lnet: QueueDepth) -> u16 {
         .saturating_add(u16::from(from_lnet.get()))
 }
 
-/// Queue pairs that are tried for one connection.
-pub const DEPTH_ATTEMPTS: u8 = 8;
-
-/// Search for a queue depth that the device has room for: the wanted depth if possible, otherwise by bisection the
-/// largest that [`DEPTH_ATTEMPTS`] can find.
+/// Returns the depth to try next if the device has no room for a queue pair of `depth`: a quarter less. `None` below 1.
 ///
-/// # Invariants
-///
-/// `good < bad`: at `bad` there was no queue pair, at `good` there was one (0: at none so far), and `now` lies
-/// between them, or is `good` once more for the last attempt.
-#[derive(Clone, Copy, Debug)]
-pub struct DepthSearch {
-    good: u16,
-    bad: u16,
-    now: QueueDepth,
-    left: u8,
-    /// A greater depth failed after a smaller one had succeeded, so the depth is the cause.
-    is_depth: bool,
-    /// `now` is the result of an earlier search: it is taken if there is room for it.
-    remembered: bool,
-}
-
-impl DepthSearch {
-    /// Creates a search that begins with `wanted`.
-    pub fn new(wanted: QueueDepth) -> Self {
-        // INVARIANT: nothing is known to work, nothing to fail.
-        Self {
-            good: 0,
-            bad: wanted.wire().saturating_add(1),
-            now: wanted,
-            left: DEPTH_ATTEMPTS.saturating_sub(1),
-            is_depth: false,
-            remembered: false,
-        }
-    }
-
-    /// Returns the depth to try.
-    pub fn now(&self) -> QueueDepth {
-        self.now
-    }
-
-    /// Notes that a queue pair of depth [`DepthSearch::now`] was created. Returns true to keep it, and false to destroy
-    /// it because a larger one is worth the attempt (and an attempt is left to come back).
-    #[must_use]
-    pub fn had(&mut self) -> bool {
-        let at = self.now.wire();
-        let gap = self.bad.saturating_sub(at);
-        if self.remembered {
-            return true;
-        }
-        // Not for a gain of a single credit, or of an eighth at most.
-        if self.left < 2 || at <= self.good || gap <= 2.max(at / 8) {
-            return true;
-        }
-        // INVARIANT: `now` was between the two.
-        self.good = at;
-        !self.aim()
-    }
-
-    /// Notes that there is no queue pair of that depth. Returns false if no smaller one is left to try, or no attempt.
-    #[must_use]
-    pub fn failed(&mut self) -> bool {
-        let at = self.now.wire();
-        self.remembered = false;
-        self.is_depth |= self.good > 0 && at > self.good;
-        // INVARIANT: `now` was above `good`, or was `good`, which then is no more.
-        self.bad = at;
-        if self.good >= at {
-            self.good = 0;
-        }
-        if self.left == 0 {
-            return false;
-        }
-        self.aim()
-    }
-
-    /// Chooses the next depth, and counts the attempt.
-    fn aim(&mut self) -> bool {
-        let middle = self.good.saturating_add(self.bad) / 2;
-        // The last attempt uses a depth that is known to work.
-        let next = if self.left == 1 && self.good > 0 {
-            self.good
-        } else {
-            middle.max(self.good)
-        };
-        match QueueDepth::new(next) {
-            Some(depth) => {
-                self.now = depth;
-                self.left = self.left.saturating_sub(1);
-                true
-            }
-            None => false,
-        }
-    }
-}
-
-/// Milliseconds for which a device is believed to have no room for deeper queues.
-pub const DEPTH_KEPT_MS: u64 = 60_000;
-
-/// Result of the last search on a device, with which the next one begins. Otherwise each connection would try a depth
-/// for which the device has no room, at the cost of some firmware commands. It is forgotten after [`DEPTH_KEPT_MS`],
-/// because room may be made. A search for a smaller depth changes nothing.
-///
-/// Eight bytes, for an atomic: time in milliseconds above [`DepthMemory::DEPTH_BITS`], and depth below; 0: nothing. Of
-/// two searches that end at the same time one is remembered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DepthMemory(pub u64);
-
-impl DepthMemory {
-    const DEPTH_BITS: u32 = 8;
-
-    /// Returns a search for `wanted` that begins at `now_ms`.
-    pub fn search(self, wanted: QueueDepth, now_ms: u64) -> DepthSearch {
-        let search = DepthSearch::new(wanted);
-        let depth = u8::try_from(self.0 & 0xff).unwrap_or(0);
-        // A clock that went back is no reason to believe it for longer.
-        let age = now_ms.checked_sub(self.0 >> Self::DEPTH_BITS);
-        let known = QueueDepth::new(depth.into()).filter(|depth| *depth < wanted);
-        match known.filter(|_| age.is_some_and(|age| age < DEPTH_KEPT_MS)) {
-            Some(now) => DepthSearch {
-                now,
-                remembered: true,
-                ..search
-            },
-            None => search,
-        }
-    }
-
-    /// Returns what is to be remembered after `search`, which ended at `now_ms` with a queue pair.
-    ///
-    /// Use does not extend the life of a remembered depth. A failure with another cause than the depth is not
-    /// remembered, for example of a device that had no queue pair left for a moment.
-    #[must_use]
-    pub fn after(self, search: &DepthSearch, now_ms: u64) -> Self {
-        if !search.is_depth {
-            return self;
-        }
-        let time = now_ms.checked_shl(Self::DEPTH_BITS).unwrap_or(0);
-        Self(time | u64::from(search.now.get()))
-    }
+/// The next connection begins with the full depth again, because the device may have had no queue pair of any depth for
+/// a moment.
+pub fn shallower(depth: QueueDepth) -> Option<QueueDepth> {
+    let depth = depth.wire();
+    QueueDepth::new(depth.saturating_sub(depth.div_ceil(4)))
 }
 
 /// Returns the number of receive buffers beyond those of the protocol, which replace buffers that LNet keeps.
@@ -447,119 +314,15 @@ mod tests {
         QueueDepth::new(d).unwrap_or(QueueDepth::MIN)
     }
 
-    /// Returns the result of a search on a device that has room for `limit`, and its number of attempts.
-    fn search(wanted: u16, limit: u16) -> (u16, u8) {
-        let mut search = DepthSearch::new(depth(wanted));
-        for attempt in 1..=DEPTH_ATTEMPTS {
-            let d = search.now().wire();
-            if d <= limit {
-                if search.had() {
-                    return (d, attempt);
-                }
-            } else if !search.failed() {
-                return (0, attempt);
-            }
-        }
-        (0, u8::MAX)
-    }
-
     #[test]
-    fn the_depth_is_found_in_eight_attempts() {
+    fn depth_is_at_most_a_quarter_below_the_room_of_the_device() {
         for wanted in 1..=255 {
-            assert_eq!(search(wanted, wanted), (wanted, 1));
-            assert_eq!(search(wanted, 0).0, 0);
-            for limit in 1..wanted {
-                let (found, attempts) = search(wanted, limit);
-                assert!(found >= 1 && found <= limit);
-                assert!(attempts <= DEPTH_ATTEMPTS);
-                // No worse than halving alone, which needs as many attempts for 1 of 255.
-                assert!(found.saturating_mul(2) >= limit);
-                // Better where attempts are left.
-                assert!(limit < 16 || found >= limit.saturating_sub(limit.div_ceil(4)));
-            }
-        }
-        assert_eq!(search(255, 100), (99, 7));
-    }
-
-    #[test]
-    fn a_depth_that_worked_once_may_fail_later() {
-        let mut search = DepthSearch::new(depth(64));
-        assert!(search.failed());
-        assert_eq!(search.now().wire(), 32);
-        assert!(!search.had());
-        // Now nothing works any more.
-        for _ in 3..DEPTH_ATTEMPTS {
-            assert!(search.failed());
-        }
-        assert_eq!(search.now().wire(), 32);
-        assert!(!search.failed());
-    }
-
-    /// Searches as [`search`], on a device that is remembered.
-    fn again(memory: &mut DepthMemory, wanted: u16, limit: u16, now_ms: u64) -> (u16, u8) {
-        let mut search = memory.search(depth(wanted), now_ms);
-        for attempt in 1..=DEPTH_ATTEMPTS {
-            let d = search.now().wire();
-            if d <= limit {
-                if search.had() {
-                    *memory = memory.after(&search, now_ms);
-                    return (d, attempt);
-                }
-            } else if !search.failed() {
-                return (0, attempt);
-            }
-        }
-        (0, u8::MAX)
-    }
-
-    #[test]
-    fn a_depth_is_looked_for_once() {
-        let mut memory = DepthMemory::default();
-        assert_eq!(again(&mut memory, 255, 100, 1000), (99, 7));
-        for now_ms in (1000..1000 + DEPTH_KEPT_MS).step_by(1000) {
-            assert_eq!(again(&mut memory, 255, 100, now_ms), (99, 1));
-        }
-        // A smaller depth is found at once, and says nothing about larger ones.
-        assert_eq!(again(&mut memory, 8, 100, 5000), (8, 1));
-        assert_eq!(again(&mut memory, 255, 100, 6000), (99, 1));
-        // It is used all the time, and still forgotten.
-        assert_eq!(again(&mut memory, 255, 255, 1000 + DEPTH_KEPT_MS), (255, 1));
-        assert_eq!(again(&mut memory, 255, 100, 2000 + DEPTH_KEPT_MS), (99, 7));
-        // Less room than before.
-        let (found, attempts) = again(&mut memory, 255, 20, 3000 + DEPTH_KEPT_MS);
-        assert!((16..=20).contains(&found) && attempts > 1);
-        let after = again(&mut memory, 255, 20, 4000 + DEPTH_KEPT_MS);
-        assert_eq!(after, (found, 1));
-        // A clock that goes back.
-        assert!(again(&mut memory, 255, 20, 0).1 > 1);
-    }
-
-    #[test]
-    fn only_a_depth_that_is_the_cause_is_remembered() {
-        // The device had no queue pair left for a moment, at any depth.
-        for failures in 1..DEPTH_ATTEMPTS {
-            let mut search = DepthSearch::new(depth(255));
-            for _ in 0..failures {
-                assert!(search.failed());
-            }
-            while !search.had() {}
-            let memory = DepthMemory::default().after(&search, 1000);
-            assert_eq!(memory, DepthMemory::default());
-        }
-        // There is room for half of it, and for no more.
-        let mut memory = DepthMemory::default();
-        assert_eq!(again(&mut memory, 8, 4, 1000), (4, 5));
-        assert_eq!(again(&mut memory, 8, 4, 2000), (4, 1));
-    }
-
-    #[test]
-    fn a_remembered_search_ends_as_any() {
-        for kept in 1..=255u8 {
-            for limit in (0..=255).step_by(5) {
-                let mut memory = DepthMemory(kept.into());
-                let (found, attempts) = again(&mut memory, 255, limit, 0);
-                assert!(found <= limit && attempts <= DEPTH_ATTEMPTS);
-                assert!(found >= 1 || limit <= 2);
+            let depths = || core::iter::successors(Some(depth(wanted)), |now| shallower(*now));
+            assert!(depths().count() <= 17);
+            for limit in 1..=wanted {
+                let found = depths().map(QueueDepth::wire).find(|found| *found <= limit);
+                let least = limit.saturating_sub(limit.div_ceil(4));
+                assert!(found.is_some_and(|found| found >= least));
             }
         }
     }

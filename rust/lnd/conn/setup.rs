@@ -27,7 +27,6 @@ use crate::{
     lnd::{
         log,
         peer::Connection,
-        stats::close_log,
         timestamp::Timestamp, //
     },
     lnet::params,
@@ -36,7 +35,6 @@ use crate::{
         connect_queue::UNANSWERED_MS,
         queue_sizes::{
             self,
-            DepthMemory,
             InlineSearch, //
         }, //
     },
@@ -284,20 +282,16 @@ impl Conn {
         finalize_hdr(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
     }
 
-    /// Creates the queue pair, with the requested depth or the largest that the device supports, and posts the
+    /// Creates the queue pair, with the requested depth or a smaller one that the device has room for, and posts the
     /// receives. Returns its depth.
     // Separate function, with `Qp::create`, so that no stack frame has more than 1 KiB
     // (tests-vm/test_driver_objdump.py).
     #[inline(never)]
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
-        let wanted = self.with(|inner| inner.known.depth);
-        let wanted = hca.deepest(wanted);
-        let memory = DepthMemory(hca.depth.load(Relaxed));
-        let mut search = memory.search(wanted, close_log::now_ms());
+        let mut depth = hca.deepest(self.with(|inner| inner.known.depth));
         let mut inline = InlineSearch::new(u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0));
-        let (parts, depth, sq_depth, max_sge) = loop {
-            let depth = search.now();
+        let (parts, sq_depth, max_sge) = loop {
             let max_sge = hca.gather(self.ni.wrq_sge);
             let sq_depth =
                 queue_sizes::send_queue(depth, hca.device.wrs_per_reg(), hca.attrs.max_qp_wr);
@@ -311,13 +305,11 @@ impl Conn {
             };
             let on = (&hca.pd, &hca.regions);
             let made = Qp::create(id, on, self.cpu.number(), &config, self.clone());
-            match made {
-                Ok(parts) if search.had() => break (parts, depth, sq_depth, max_sge),
-                // The queue pair is destroyed before the driver tries a deeper one.
-                Ok(parts) => drop(parts),
-                Err(EINVAL) if inline.refused() => {}
-                Err(ENOMEM | EINVAL) if search.failed() => {}
-                Err(e) => {
+            match (made, queue_sizes::shallower(depth)) {
+                (Ok(parts), _) => break (parts, sq_depth, max_sge),
+                (Err(EINVAL), _) if inline.refused() => {}
+                (Err(ENOMEM | EINVAL), Some(next)) => depth = next,
+                (Err(e), _) => {
                     return Err(SetupError {
                         step: "make the queue pair or its completion queue",
                         error: e,
@@ -327,8 +319,6 @@ impl Conn {
             }
         };
         hca.inline.store(inline.now().into(), Relaxed);
-        let memory = memory.after(&search, close_log::now_ms());
-        hca.depth.store(memory.0, Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
