@@ -196,15 +196,6 @@ impl Hca {
         Ok(Arc::new(hca, GFP_KERNEL)?)
     }
 
-    /// Returns the objects that all addresses on the device share.
-    pub(crate) fn shares(&self) -> DeviceShares {
-        DeviceShares {
-            device: self.device.clone(),
-            regions: self.regions.clone(),
-            queues: self.queues.clone(),
-        }
-    }
-
     /// Returns whether the device has GIDs for addresses of the interface, as over RoCE. The GIDs follow these
     /// addresses.
     pub(crate) fn has_gids(&self) -> bool {

@@ -7,7 +7,7 @@
 //! protection domain, and all NIs with this address follow at once; see [`Ifaces::follow_address`].
 //!
 //! Requests are checked in the CM's workqueue under the listener's handler mutex, so that all other requests wait.
-//! Therefore [`Accept`] only checks the request ([`crate::proto::handshake`]) and creates a small object. The
+//! Therefore [`Iface`] only checks the request ([`crate::proto::handshake`]) and creates a small object. The
 //! connection's control worker creates queue pair and buffers, and accepts the request, or rejects it if that fails.
 //!
 //! Context: process.
@@ -16,13 +16,14 @@
 //!
 //! A device that hangs may answer a command only after a minute. [`Iface::bound`] is held over commands of the device
 //! and of the CM, so only NIs with this address wait for it. All devices share [`Ifaces::list`]: it is taken inside
-//! [`Iface::bound`], and no code under it calls a device, the CM or LNet. [`Accept::users`] is taken in handlers of the
-//! CM.
+//! [`Iface::bound`], and no code under it calls a device, the CM or LNet. [`Iface::shares`] is taken inside
+//! [`Ifaces::list`]. [`Iface::users`] is taken inside [`Iface::bound`], and in handlers of the CM.
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address (`bind_device`) if and only if its [`IfaceEntry::accept`] is set.
-//! Both change while [`Iface::bound`] of the address is held.
+//! An NI has the device of its address (`bind_device`) if and only if it is one of [`Iface::users`], which change while
+//! [`Iface::bound`] is held. That is `Some` if and only if there are users: a listener refers to its [`Iface`], so the
+//! last NI that leaves drops the listener.
 
 use kernel::{
     prelude::*,
@@ -123,10 +124,6 @@ const BACKLOG: i32 = 0;
 struct IfaceEntry {
     user: Arc<LnetNi>,
     iface: Arc<Iface>,
-    /// Handler of the requests for the NI, while the NI has its device.
-    accept: Option<Arc<Accept>>,
-    /// Objects that all addresses on the device of the NI share.
-    shares: Option<DeviceShares>,
 }
 
 /// Addresses in use.
@@ -139,20 +136,35 @@ pub(crate) struct Ifaces {
     list: Mutex<KVec<IfaceEntry>>,
 }
 
-/// Address that NIs listen on, independent of the device that has it.
+/// Address that NIs listen on, independent of the device that has it, and handler of the requests that come there.
 #[pin_data]
 struct Iface {
     /// Device that has the address, while an NI uses it. Held over commands of that device.
     #[pin]
     bound: Mutex<Option<BoundAddr>>,
+    /// Objects that all addresses on the device share.
+    #[pin]
+    shares: Mutex<Option<DeviceShares>>,
+    /// Set while the device is being removed, or if it cannot be used any more.
+    removed: Atomic<bool>,
+    /// NIs that have the device and listen here.
+    #[pin]
+    users: SpinLock<KVec<Arc<LnetNi>>>,
+    /// Counter of requests for none of the NIs.
+    strangers: Arc<CloseStats>,
+    /// Rate limit of rejects.
+    #[pin]
+    refusals: SpinLock<RateLimiter>,
+    /// Rate limit of accepted requests.
+    #[pin]
+    taken: SpinLock<RateLimiter>,
 }
 
 /// Address on the device that has it.
 struct BoundAddr {
     hca: Arc<Hca>,
-    accept: Arc<Accept>,
     /// `None` only while the NIs follow their address, and if they could not.
-    listener: Option<Listener<Accept>>,
+    listener: Option<Listener<Iface>>,
 }
 
 impl Ifaces {
@@ -178,8 +190,8 @@ impl Ifaces {
         let iface = self.add(user).map_err(no_memory)?;
         let mut there = iface.bound.lock();
         let entered = match &*there {
-            Some(bound) => self.admit(bound, user),
-            None => self.open(user).map(|bound| *there = Some(bound)),
+            Some(bound) => iface.admit(bound, user),
+            None => self.open(&iface, user).map(|bound| *there = Some(bound)),
         };
         match entered {
             Ok(()) => user.entered(),
@@ -191,17 +203,15 @@ impl Ifaces {
     /// Lists `user`, which has no device yet, with the address that it shares with other NIs. An address on a device
     /// that is being removed counts as another one: the removal may take long.
     fn add(&self, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
-        let new = Iface::new()?;
+        let new = Iface::new(self.strangers.clone())?;
         let mut list = self.list.lock();
         let there = list
             .iter()
-            .find(|entry| entry.has_addr_of(&user.ni) && !entry.is_removed());
+            .find(|entry| entry.has_addr_of(&user.ni) && !entry.iface.is_removed());
         let iface = there.map_or(new, |entry| entry.iface.clone());
         let entry = IfaceEntry {
             user: user.clone(),
             iface: iface.clone(),
-            accept: None,
-            shares: None,
         };
         list.push(entry, GFP_KERNEL)?;
         Ok(iface)
@@ -214,51 +224,37 @@ impl Ifaces {
         list.remove(at).ok()
     }
 
-    /// Runs `f` on the entry of `user`, if `user` is listed. `f` must not drop a device.
-    fn with_entry<R>(&self, user: &Arc<LnetNi>, f: impl FnOnce(&mut IfaceEntry) -> R) -> Option<R> {
-        let mut list = self.list.lock();
-        list.iter_mut().find(|entry| entry.is_of(user)).map(f)
-    }
-
     /// Returns the address of `user`, if `user` is listed.
     fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
-        self.with_entry(user, |entry| entry.iface.clone())
+        let list = self.list.lock();
+        let entry = list.iter().find(|entry| entry.is_of(user));
+        entry.map(|entry| entry.iface.clone())
     }
 
     /// Binds the address of `user`, which is the first NI there, gives `user` the device, and listens.
-    fn open(&self, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
-        let (accept, listener) = self.bind(&user.ni)?;
+    fn open(&self, iface: &Arc<Iface>, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
+        let listener = iface.bind(&user.ni)?;
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
         let bound = BoundAddr {
-            hca: self.make_hca(user, device, listener.port())?,
-            accept,
+            hca: self.make_hca(iface, device, listener.port())?,
             listener: Some(listener),
         };
-        self.admit(&bound, user)?;
+        iface.admit(&bound, user)?;
         if let Err(e) = bound.listen() {
             user.unbind_device();
-            bound.accept.remove_ni(user);
+            iface.remove_ni(user);
             return Err(e);
         }
         Ok(bound)
     }
 
-    /// Binds the address of `ni` on the device that has it now, without listening yet.
-    fn bind(&self, ni: &Ni) -> Result<(Arc<Accept>, Listener<Accept>), StartError> {
-        let accept = Accept::new(self.strangers.clone()).map_err(no_memory)?;
-        let addr = Addr::v4(ni.nid.addr(), ni.service);
-        let listener =
-            Listener::bind(ni.net.as_rdma(), &addr, accept.clone()).map_err(cannot_listen)?;
-        Ok((accept, listener))
-    }
-
-    /// Creates the objects that connections of `user` need on `device`, except those that other addresses on it have
+    /// Creates the objects that connections of `iface` need on `device`, except those that other addresses on it have
     /// created.
     fn make_hca(
         &self,
-        user: &Arc<LnetNi>,
+        iface: &Iface,
         device: ARef<Device>,
         port: u32,
     ) -> Result<Arc<Hca>, StartError> {
@@ -266,48 +262,39 @@ impl Ifaces {
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
         let waits = device.is_iwarp(port);
-        let shares = self.share(user, &device, &able, waits).map_err(no_memory)?;
+        let shares = self
+            .share(iface, &device, &able, waits)
+            .map_err(no_memory)?;
         Hca::new(port, able, pd, shares).map_err(no_memory)
     }
 
-    /// Returns the shared objects of `device`, and creates them if necessary. From here on the entry of `user` has
-    /// them, so that NIs that get the same device at the same time find them.
+    /// Returns the shared objects of `device`, and creates them if necessary. From here on `iface` has them, so that NIs
+    /// that get the same device at the same time find them.
     fn share(
         &self,
-        user: &Arc<LnetNi>,
+        iface: &Iface,
         device: &ARef<Device>,
         able: &DeviceCaps,
         waits: bool,
     ) -> Result<DeviceShares> {
-        let mut list = self.list.lock();
-        let mut all = list.iter().filter_map(|entry| entry.shares.as_ref());
-        let shares = match all.find(|shares| shares.device.same(device)) {
-            Some(shares) => shares.clone(),
+        let list = self.list.lock();
+        let there = list.iter().find_map(|entry| {
+            let shares = entry.iface.shares.lock();
+            let same = shares.as_ref().filter(|shares| shares.device.same(device));
+            same.cloned()
+        });
+        let shares = match there {
+            Some(shares) => shares,
             None => DeviceShares {
                 device: device.clone(),
                 regions: able.regions()?,
                 queues: self.workers.for_device(waits)?,
             },
         };
-        let entry = list.iter_mut().find(|entry| entry.is_of(user));
-        let old = entry.and_then(|entry| entry.shares.replace(shares.clone()));
+        let old = iface.shares.lock().replace(shares.clone());
         drop(list);
         drop(old);
         Ok(shares)
-    }
-
-    /// Gives `user` the device of `bound`, and directs requests for `user` there.
-    fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
-        bound.accept.add_ni(user).map_err(no_memory)?;
-        user.bind_device(&bound.hca)
-            .inspect_err(|_| bound.accept.remove_ni(user))?;
-        let shares = bound.hca.shares();
-        let old = self.with_entry(user, |entry| {
-            let accept = entry.accept.replace(bound.accept.clone());
-            (accept, entry.shares.replace(shares))
-        });
-        drop(old);
-        Ok(())
     }
 
     /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
@@ -317,27 +304,18 @@ impl Ifaces {
             return false;
         };
         let mut there = iface.bound.lock();
-        if let Some(bound) = &*there {
-            bound.accept.remove_ni(user);
+        if there.is_some() {
+            iface.remove_ni(user);
             user.unbind_device();
         }
         // An NI that is about to enter finds no device then, and opens the address again.
-        let bound = match self.is_last(&iface, user) {
-            true => there.take(),
-            false => None,
-        };
-        drop(bound);
+        if iface.users.lock().is_empty() {
+            let shares = iface.shares.lock().take();
+            drop((there.take(), shares));
+        }
         let entry = self.remove(user);
         drop(there);
         entry.is_some()
-    }
-
-    /// Returns whether `user` is the only NI that has a device through `iface`.
-    fn is_last(&self, iface: &Arc<Iface>, user: &Arc<LnetNi>) -> bool {
-        let list = self.list.lock();
-        !list.iter().any(|entry| {
-            Arc::ptr_eq(&entry.iface, iface) && !entry.is_of(user) && entry.accept.is_some()
-        })
     }
 
     /// Finds where the address of `user` is now. May sleep.
@@ -371,41 +349,36 @@ impl Ifaces {
             return;
         }
         // If memory is missing, the next check tries again.
-        let Ok(users) = self.users_of(&iface) else {
+        let Ok(users) = iface.users() else {
             return;
         };
-        match self.move_to(bound, user, &users) {
-            Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
+        match self.move_to(&iface, bound, user, &users) {
+            Ok(old) => users.iter().for_each(|user| user.moved(&old)),
             Err(e) => {
                 log::cannot_follow(user.ni.nid, &e.what, e.error);
                 // As if the device were being removed, also for an NI that is about to use it.
-                bound.accept.removed.store(true, Release);
-                for user in users.iter() {
-                    self.with_entry(user, |entry| {
-                        let accept = entry.accept.iter();
-                        accept.for_each(|of| of.removed.store(true, Release));
-                    });
-                    user.doubt_address();
-                }
+                iface.removed.store(true, Release);
+                iface.check_devices();
             }
         }
     }
 
     /// Moves `users`, all NIs of an address, to the device that has the address of `user` now. Returns the previous
-    /// value of `bound`.
+    /// device.
     fn move_to(
         &self,
+        iface: &Arc<Iface>,
         bound: &mut BoundAddr,
         user: &Arc<LnetNi>,
         users: &[Arc<LnetNi>],
-    ) -> Result<BoundAddr, StartError> {
+    ) -> Result<Arc<Hca>, StartError> {
         let ni = &user.ni;
         let (device, port) =
             device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen)?;
-        let hca = self.make_hca(user, device, port)?;
+        let hca = self.make_hca(iface, device, port)?;
         // The port can be bound only once. Peers that send a request from here until the end find no listener.
         bound.listener = None;
-        let (accept, listener) = self.bind(ni)?;
+        let listener = iface.bind(ni)?;
         let is_there = |device: ARef<Device>| device.same(&hca.device);
         if !listener.device().is_some_and(is_there) || listener.port() != port {
             return Err(StartError::because("the address has moved again")(
@@ -414,32 +387,19 @@ impl Ifaces {
         }
         let new = BoundAddr {
             hca,
-            accept,
             listener: Some(listener),
         };
         let old = core::mem::replace(bound, new);
         for user in users {
-            self.admit(bound, user)?;
+            user.bind_device(&bound.hca)?;
         }
         bound.listen()?;
-        Ok(old)
-    }
-
-    /// Returns the NIs that have a device through `iface`. They stay the same while [`Iface::bound`] is held.
-    fn users_of(&self, iface: &Arc<Iface>) -> Result<KVec<Arc<LnetNi>>> {
-        let mut users = KVec::new();
-        for entry in self.list.lock().iter() {
-            if Arc::ptr_eq(&entry.iface, iface) && entry.accept.is_some() {
-                users.push(entry.user.clone(), GFP_KERNEL)?;
-            }
-        }
-        Ok(users)
+        Ok(old.hca)
     }
 
     /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
     pub(crate) fn is_removed(&self, user: &Arc<LnetNi>) -> bool {
-        self.with_entry(user, |entry| entry.is_removed())
-            .unwrap_or(false)
+        self.iface_of(user).is_some_and(|iface| iface.is_removed())
     }
 
     /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca` or on another port
@@ -472,25 +432,6 @@ impl IfaceEntry {
     fn is_of(&self, user: &Arc<LnetNi>) -> bool {
         Arc::ptr_eq(&self.user, user)
     }
-
-    /// Returns whether the device of the NI is being removed or is unusable.
-    fn is_removed(&self) -> bool {
-        self.accept
-            .as_ref()
-            .is_some_and(|of| of.removed.load(Acquire))
-    }
-}
-
-impl Iface {
-    /// Creates an address that is on no device yet. May sleep.
-    fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                bound <- kernel::new_mutex!(None, "Iface::bound"),
-            }),
-            GFP_KERNEL,
-        )
-    }
 }
 
 impl BoundAddr {
@@ -500,24 +441,6 @@ impl BoundAddr {
         let listening = listener.and_then(|l| l.start(BACKLOG));
         listening.map_err(cannot_listen)
     }
-}
-
-/// Handler of the requests of one interface.
-#[pin_data]
-struct Accept {
-    /// Counter of requests for none of the NIs.
-    strangers: Arc<CloseStats>,
-    /// Set while the device is being removed, or if it cannot be used any more.
-    removed: Atomic<bool>,
-    /// NIs that listen here.
-    #[pin]
-    users: SpinLock<KVec<Arc<LnetNi>>>,
-    /// Rate limit of rejects.
-    #[pin]
-    refusals: SpinLock<RateLimiter>,
-    /// Rate limit of accepted requests.
-    #[pin]
-    taken: SpinLock<RateLimiter>,
 }
 
 /// Rate limit with its memory.
@@ -543,30 +466,40 @@ struct Findings {
     view: Option<NiView>,
 }
 
-impl Accept {
-    /// Creates the handler. May sleep.
+impl Iface {
+    /// Creates an address that is on no device yet. May sleep.
     fn new(strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
         let refusals = rate_limiter(REFUSALS)?;
         let taken = rate_limiter(TAKEN)?;
         Arc::pin_init(
             pin_init!(Self {
-                strangers,
+                bound <- kernel::new_mutex!(None, "Iface::bound"),
+                shares <- kernel::new_mutex!(None, "Iface::shares"),
                 removed: Atomic::new(false),
-                users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
-                refusals <- kernel::new_spinlock!(refusals, "Accept::refusals"),
-                taken <- kernel::new_spinlock!(taken, "Accept::taken"),
+                users <- kernel::new_spinlock!(KVec::new(), "Iface::users"),
+                strangers,
+                refusals <- kernel::new_spinlock!(refusals, "Iface::refusals"),
+                taken <- kernel::new_spinlock!(taken, "Iface::taken"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Makes `user` listen here. Requests for an NI that is not registered here are rejected.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    fn add_ni(&self, user: &Arc<LnetNi>) -> Result {
-        Ok(self.users.lock().push(user.clone(), GFP_ATOMIC)?)
+    /// Binds the address of `ni` on the device that has it now, without listening yet. Called under [`Iface::bound`],
+    /// without a listener.
+    fn bind(self: &Arc<Self>, ni: &Ni) -> Result<Listener<Self>, StartError> {
+        // Only a listener sets this outside the lock, and the drop of the previous one has waited for its handlers.
+        self.removed.store(false, Release);
+        let addr = Addr::v4(ni.nid.addr(), ni.service);
+        Listener::bind(ni.net.as_rdma(), &addr, self.clone()).map_err(cannot_listen)
+    }
+
+    /// Gives `user` the device of `bound`, and makes it listen here. Requests for other NIs are rejected.
+    fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
+        let added = self.users.lock().push(user.clone(), GFP_ATOMIC);
+        added.map_err(|e| no_memory(e.into()))?;
+        user.bind_device(&bound.hca)
+            .inspect_err(|_| self.remove_ni(user))
     }
 
     /// Stops listening for `user`.
@@ -576,6 +509,20 @@ impl Accept {
         let user = at.and_then(|at| users.remove(at).ok());
         drop(users);
         drop(user);
+    }
+
+    /// Returns the NIs that have the device. They stay the same while [`Iface::bound`] is held.
+    fn users(&self) -> Result<KVec<Arc<LnetNi>>> {
+        let mut users = KVec::new();
+        for user in self.users.lock().iter() {
+            users.push(user.clone(), GFP_ATOMIC)?;
+        }
+        Ok(users)
+    }
+
+    /// Returns whether the device is being removed or is unusable.
+    fn is_removed(&self) -> bool {
+        self.removed.load(Acquire)
     }
 
     /// Makes the NIs check their device, because the device of the listener is being removed, or its address may be on
@@ -693,7 +640,7 @@ fn admit(
     }
 }
 
-impl ListenHandler for Accept {
+impl ListenHandler for Iface {
     fn device_removal(&self) {
         // The listener gets the event before its connections: no message that these give up requests another connection
         // on this device.

@@ -295,7 +295,7 @@ impl Node {
         }
     }
 
-    /// Models `Accept::connect_request` with `validate` and `admit`.
+    /// Models `Iface::connect_request` with `validate` and `admit`.
     pub fn requested(&mut self, hs: u8, req: &ConnReq, w: &mut World) -> Result<(), Fault> {
         let back = &mut w.cm[other(self.side)];
         if self.stopping {
