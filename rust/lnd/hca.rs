@@ -92,58 +92,15 @@ pub(crate) struct DeviceShares {
     pub(crate) queues: DeviceQueues,
 }
 
-/// Capabilities of a device that are sufficient for the driver.
-pub(crate) struct DeviceCaps {
-    attrs: DeviceAttrs,
-    mr_pages: u32,
-    mr_page: RegionPage,
-}
-
-impl DeviceCaps {
-    /// Queries the device.
-    ///
-    /// # Errors
-    ///
-    /// The reason for LNet if the device is unusable.
-    pub(crate) fn of(device: &Device) -> Result<Self, StartError> {
-        let attrs = device.attrs();
-        let lacks = |what| Err(StartError::because(what)(EOPNOTSUPP));
-        if !attrs.mem_mgt_extensions {
-            return lacks("the RDMA device cannot register memory by work request");
-        }
-        if !attrs.local_inv {
-            return lacks("the RDMA device cannot invalidate memory by work request (hns)");
-        }
-        let Some(mr_page) = attrs.region_page() else {
-            return lacks(
-                "the RDMA device cannot register memory in pages as small as the kernel's",
-            );
-        };
-        let needed = LNET_MTU.div_ceil(mr_page.len().max(1));
-        let mr_pages = attrs
-            .max_fast_reg_page_list_len
-            .min(mr_quota::pages(needed));
-        if mr_pages < needed {
-            return Err(StartError::limited(
-                "the RDMA device cannot register 1 MiB at once",
-                "pages per memory region",
-                (mr_pages, needed),
-            ));
-        }
-        Ok(Self {
-            attrs,
-            mr_pages,
-            mr_page,
-        })
-    }
-
+impl DeviceShares {
     /// Creates the memory regions of the device, shared as [`crate::policy::mr_quota`] specifies. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn regions(&self) -> Result<Arc<Regions>> {
-        Regions::new(mr_quota::bound(self.attrs.max_mr), |usage, failed| {
+    pub(crate) fn new(device: ARef<Device>, queues: DeviceQueues) -> Result<Self> {
+        let bound = mr_quota::bound(device.attrs().max_mr);
+        let regions = Regions::new(bound, |usage, failed| {
             let need = MrDemand {
                 bound: usage.limit,
                 there: usage.allocated,
@@ -151,8 +108,43 @@ impl DeviceCaps {
                 held: usage.held,
             };
             need.idle_from(failed)
+        })?;
+        Ok(Self {
+            device,
+            regions,
+            queues,
         })
     }
+}
+
+/// Returns the number of pages that one memory region covers, and their size.
+///
+/// # Errors
+///
+/// The reason for LNet if the device is unusable.
+fn region_pages(attrs: &DeviceAttrs) -> Result<(u32, RegionPage), StartError> {
+    let lacks = |what| Err(StartError::because(what)(EOPNOTSUPP));
+    if !attrs.mem_mgt_extensions {
+        return lacks("the RDMA device cannot register memory by work request");
+    }
+    if !attrs.local_inv {
+        return lacks("the RDMA device cannot invalidate memory by work request (hns)");
+    }
+    let Some(page) = attrs.region_page() else {
+        return lacks("the RDMA device cannot register memory in pages as small as the kernel's");
+    };
+    let needed = LNET_MTU.div_ceil(page.len().max(1));
+    let pages = attrs
+        .max_fast_reg_page_list_len
+        .min(mr_quota::pages(needed));
+    if pages < needed {
+        return Err(StartError::limited(
+            "the RDMA device cannot register 1 MiB at once",
+            "pages per memory region",
+            (pages, needed),
+        ));
+    }
+    Ok((pages, page))
 }
 
 impl Hca {
@@ -160,20 +152,22 @@ impl Hca {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
-    pub(crate) fn new(
-        port: u32,
-        able: DeviceCaps,
-        pd: Arc<Pd>,
-        shares: DeviceShares,
-    ) -> Result<Arc<Self>> {
+    /// The reason for LNet if the device is unusable, or memory is missing.
+    pub(crate) fn new(port: u32, shares: DeviceShares) -> Result<Arc<Self>, StartError> {
         let DeviceShares {
             device,
             regions,
             queues,
         } = shares;
+        let attrs = device.attrs();
+        let (mr_pages, mr_page) = region_pages(&attrs)?;
+        let pd = Pd::alloc(device.clone())
+            .map_err(StartError::because("cannot allocate a protection domain"))?;
         let state = device.port(port);
-        let reserve = || SgMap::reserve(&device, RESERVED_MAPS, LNET_PIECES);
+        let reserve = || {
+            SgMap::reserve(&device, RESERVED_MAPS, LNET_PIECES)
+                .map_err(StartError::because("no memory"))
+        };
         let reserves = (reserve()?, reserve()?);
         let hca = Self {
             device,
@@ -181,10 +175,10 @@ impl Hca {
             pd,
             regions,
             queues,
-            attrs: able.attrs,
+            attrs,
             port,
-            mr_pages: able.mr_pages,
-            mr_page: able.mr_page,
+            mr_pages,
+            mr_page,
             inline: Atomic::new(InlineSearch::MOST.into()),
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
@@ -193,7 +187,7 @@ impl Hca {
             active: Atomic::new(false),
         };
         hca.update_port(state);
-        Ok(Arc::new(hca, GFP_KERNEL)?)
+        Arc::new(hca, GFP_KERNEL).map_err(|e| StartError::because("no memory")(e.into()))
     }
 
     /// Returns whether the device has GIDs for addresses of the interface, as over RoCE. The GIDs follow these

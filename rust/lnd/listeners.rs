@@ -38,7 +38,6 @@ use kernel::{
 use super::{
     conn::Conn,
     hca::{
-        DeviceCaps,
         DeviceShares,
         Hca, //
     },
@@ -108,7 +107,6 @@ use crate::{
             ListenHandler,
             Listener, //
         },
-        pd::Pd,
         random,
         work::NofsScope, //
     }, //
@@ -258,38 +256,25 @@ impl Ifaces {
         device: ARef<Device>,
         port: u32,
     ) -> Result<Arc<Hca>, StartError> {
-        let able = DeviceCaps::of(&device)?;
-        let pd = Pd::alloc(device.clone())
-            .map_err(StartError::because("cannot allocate a protection domain"))?;
-        let waits = device.is_iwarp(port);
-        let shares = self
-            .share(iface, &device, &able, waits)
-            .map_err(no_memory)?;
-        Hca::new(port, able, pd, shares).map_err(no_memory)
+        let shares = self.share(iface, device, port).map_err(no_memory)?;
+        Hca::new(port, shares)
     }
 
     /// Returns the shared objects of `device`, and creates them if necessary. From here on `iface` has them, so that NIs
     /// that get the same device at the same time find them.
-    fn share(
-        &self,
-        iface: &Iface,
-        device: &ARef<Device>,
-        able: &DeviceCaps,
-        waits: bool,
-    ) -> Result<DeviceShares> {
+    fn share(&self, iface: &Iface, device: ARef<Device>, port: u32) -> Result<DeviceShares> {
         let list = self.list.lock();
         let there = list.iter().find_map(|entry| {
             let shares = entry.iface.shares.lock();
-            let same = shares.as_ref().filter(|shares| shares.device.same(device));
+            let same = shares.as_ref().filter(|shares| shares.device.same(&device));
             same.cloned()
         });
         let shares = match there {
             Some(shares) => shares,
-            None => DeviceShares {
-                device: device.clone(),
-                regions: able.regions()?,
-                queues: self.workers.for_device(waits)?,
-            },
+            None => {
+                let queues = self.workers.for_device(device.is_iwarp(port))?;
+                DeviceShares::new(device, queues)?
+            }
         };
         let old = iface.shares.lock().replace(shares.clone());
         drop(list);
