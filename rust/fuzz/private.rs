@@ -104,7 +104,7 @@ fn asked(known: &Known<'_>, private: &[u8]) {
         conns: known.byte(5).into(),
         max_conns: known.byte(6).into(),
     };
-    let _ = format!("{:?}", check_peer(&asked, Some(&peer)));
+    let _ = format!("{:?}", check_peer(&asked, &peer));
 }
 
 fn ask(known: &Known<'_>) -> PeerParams {

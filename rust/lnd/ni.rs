@@ -41,7 +41,6 @@ use crate::{
     },
     policy::{
         link_state::{
-            LateAction,
             LinkState,
             SendPolicy, //
         },
@@ -394,8 +393,8 @@ impl Ni {
         self.lnet.is_listed(self.nid.raw())
     }
 
-    /// Records a message that arrived while LNet deletes the NI. Process context.
-    pub(crate) fn rx_while_deleting(&self) -> LateAction {
+    /// Records a message that arrived while LNet deletes the NI; see [`LinkState::rx_while_deleting`]. Process context.
+    pub(crate) fn rx_while_deleting(&self) -> Option<bool> {
         let now_ms = self.now_ms();
         self.way(|way| way.rx_while_deleting(now_ms))
     }

@@ -141,27 +141,17 @@ const ROW_MS: u64 = 60_000;
 /// Milliseconds for which messages may arrive for an NI that LNet deletes: LNet has checked twice by then.
 const DELETION_MS: u64 = 3_000;
 
-/// Activity on a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnActivity {
-    /// A transmit has not ended.
-    pub transmits: bool,
-    /// LNet has a request that it has not given back, or will get one.
-    pub requests: bool,
-    /// Milliseconds since something was sent or received.
-    pub still_ms: u64,
-}
-
 /// Returns whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. A
 /// transfer that is cut off is lost: LNet reports that to the sender, and a task that waits for it at the other end has
-/// to time out. A transfer that was all in one message may go over the next connection ([`super::resend`]).
-pub fn may_end(cause: Cause, activity: ConnActivity, waited_ms: u64) -> bool {
+/// to time out. A transfer that was all in one message may go over the next connection ([`super::resend`]). `busy`: a
+/// transmit has not ended, or LNet has a request that it has not given back, or will get one. `still_ms`: milliseconds
+/// since something was sent or received.
+pub fn may_end(cause: Cause, busy: bool, still_ms: u64, waited_ms: u64) -> bool {
     let (limit_ms, enough_ms) = match cause {
         Cause::LinkDown => (FINISH_MS, STILL_MS),
         _ => (PATIENT_MS, PATIENT_STILL_MS),
     };
-    let busy = activity.transmits || activity.requests;
-    waited_ms >= limit_ms || (!busy && activity.still_ms >= enough_ms)
+    waited_ms >= limit_ms || (!busy && still_ms >= enough_ms)
 }
 
 /// How long a peer whose connection the link change closed is remembered, in milliseconds. Longer than a message waits
@@ -224,18 +214,6 @@ pub struct FailoverStep {
     pub hold: bool,
     /// The RDMA core is asked to look at the addresses of the interfaces, if the interface has that of the NI.
     pub rescan: bool,
-}
-
-/// Action for a connection on which a message arrived while LNet deletes the NI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LateAction {
-    /// None yet.
-    Stays,
-    /// Close it.
-    Ends {
-        /// Whether it is the first one, which is logged.
-        news: bool,
-    },
 }
 
 /// Link state of one NI.
@@ -512,13 +490,12 @@ impl LinkState {
     /// moment in which it has no message of the NI, and checks for that once a second
     /// (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that continue to send may never leave such a moment. Even a
     /// slow peer needs only a message now and then, because LNet has it until it has arrived.
-    pub fn rx_while_deleting(&mut self, now_ms: u64) -> LateAction {
+    ///
+    /// Returns `Some` if the connection is to be closed: true for the first one, which is logged.
+    pub fn rx_while_deleting(&mut self, now_ms: u64) -> Option<bool> {
         let since = *self.deleting_ms.get_or_insert(now_ms);
-        if now_ms.saturating_sub(since) < DELETION_MS {
-            return LateAction::Stays;
-        }
-        let news = !core::mem::replace(&mut self.deletion_logged, true);
-        LateAction::Ends { news }
+        let is_late = now_ms.saturating_sub(since) >= DELETION_MS;
+        is_late.then(|| !core::mem::replace(&mut self.deletion_logged, true))
     }
 }
 
@@ -666,28 +643,17 @@ mod tests {
 
     #[test]
     fn transfers_finish_before_a_close() {
-        let busy = |transmits, requests, still_ms| ConnActivity {
-            transmits,
-            requests,
-            still_ms,
-        };
         for (cause, limit_ms, enough_ms) in [
             (Cause::LinkDown, FINISH_MS, STILL_MS),
             (Cause::AdminClose, PATIENT_MS, PATIENT_STILL_MS),
         ] {
-            assert!(may_end(cause, busy(false, false, enough_ms), 0));
+            assert!(may_end(cause, false, enough_ms, 0));
             // An answer may be on its way.
-            assert!(!may_end(
-                cause,
-                busy(false, false, enough_ms.saturating_sub(1)),
-                0
-            ));
-            for under_way in [busy(true, false, 5000), busy(false, true, 5000)] {
-                assert!(!may_end(cause, under_way, limit_ms.saturating_sub(1)));
-                // But not for ever, even if all are busy all the time.
-                assert!(may_end(cause, under_way, limit_ms));
-            }
-            assert!(may_end(cause, busy(true, true, 0), limit_ms));
+            assert!(!may_end(cause, false, enough_ms.saturating_sub(1), 0));
+            assert!(!may_end(cause, true, 5000, limit_ms.saturating_sub(1)));
+            // But not for ever, even if all are busy all the time.
+            assert!(may_end(cause, true, 5000, limit_ms));
+            assert!(may_end(cause, true, 0, limit_ms));
         }
     }
 
@@ -939,21 +905,19 @@ mod tests {
         for every_ms in [1, 100, DELETION_MS - 1] {
             let mut w = LinkState::default();
             for ms in (0..DELETION_MS).step_by(usize::try_from(every_ms).unwrap_or(1)) {
-                assert_eq!(w.rx_while_deleting(ms), LateAction::Stays);
+                assert_eq!(w.rx_while_deleting(ms), None);
             }
-            let ends = |news| LateAction::Ends { news };
-            assert_eq!(w.rx_while_deleting(DELETION_MS), ends(true));
+            assert_eq!(w.rx_while_deleting(DELETION_MS), Some(true));
             // Other connections are closed, too; only the first is logged.
-            assert_eq!(w.rx_while_deleting(DELETION_MS + 1), ends(false));
+            assert_eq!(w.rx_while_deleting(DELETION_MS + 1), Some(false));
         }
     }
 
     #[test]
     fn a_message_now_and_then_is_enough_to_keep_a_deleted_ni() {
         let mut w = LinkState::default();
-        assert_eq!(w.rx_while_deleting(0), LateAction::Stays);
-        let late = w.rx_while_deleting(40 * DELETION_MS);
-        assert_eq!(late, LateAction::Ends { news: true });
+        assert_eq!(w.rx_while_deleting(0), None);
+        assert_eq!(w.rx_while_deleting(40 * DELETION_MS), Some(true));
     }
 
     #[test]

@@ -235,15 +235,11 @@ pub enum PeerVerdict {
     Refuse(RejectCause),
 }
 
-/// Checks a request against the state of the peer, in stage 3 (spec 4.4 rows 14-15 and 4.8, guards H9 and H42). `peer`
-/// is `None` for an unknown peer.
+/// Checks a request against the state of the peer, in stage 3 (spec 4.4 rows 14-15 and 4.8, guards H9 and H42).
 ///
 /// The state of a restarted peer does not limit its new incarnation: our own request is for the old one, and will be
 /// rejected; the old connections are as good as gone, so the same number again is allowed.
-pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
-    let Some(peer) = peer else {
-        return PeerVerdict::Accept;
-    };
+pub fn check_peer(req: &ConnReq, peer: &PeerView) -> PeerVerdict {
     if peer.stamp.is_some_and(|known| known != req.src_stamp) {
         return match peer.conns >= peer.max_conns.saturating_mul(2) {
             true => PeerVerdict::Refuse(RejectCause::TooMany),
@@ -676,7 +672,7 @@ mod tests {
             stamp: Some(STAMP ^ 1),
             ..peer()
         };
-        assert_eq!(check_peer(&REQ, Some(&old)), PeerVerdict::Reborn);
+        assert_eq!(check_peer(&REQ, &old), PeerVerdict::Reborn);
         // A peer with all connections of its old incarnation, and a request of ours for that, does not have to wait.
         let full = PeerView {
             conns: old.max_conns,
@@ -688,20 +684,19 @@ mod tests {
             dst: PEER,
             ..REQ
         };
-        assert_eq!(check_peer(&reverse, Some(&full)), PeerVerdict::Reborn);
+        assert_eq!(check_peer(&reverse, &full), PeerVerdict::Reborn);
         let fuller = PeerView {
             conns: old.max_conns.saturating_mul(2),
             ..old
         };
         let too_many = PeerVerdict::Refuse(RejectCause::TooMany);
-        assert_eq!(check_peer(&REQ, Some(&fuller)), too_many);
+        assert_eq!(check_peer(&REQ, &fuller), too_many);
         let unknown = PeerView {
             stamp: None,
             ..peer()
         };
-        assert_eq!(check_peer(&REQ, Some(&unknown)), PeerVerdict::Accept);
-        assert_eq!(check_peer(&REQ, Some(&peer())), PeerVerdict::Accept);
-        assert_eq!(check_peer(&REQ, None), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, &unknown), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, &peer()), PeerVerdict::Accept);
     }
 
     #[test]
@@ -711,40 +706,37 @@ mod tests {
             connecting_ms: Some(STALE_REQUEST_MS - 1),
             ..peer()
         };
-        assert_eq!(check_peer(&REQ, Some(&racing)), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, &racing), PeerVerdict::Accept);
         let reverse = ConnReq {
             src: ME,
             dst: PEER,
             ..REQ
         };
         let lost = PeerVerdict::Refuse(RejectCause::Race);
-        assert_eq!(check_peer(&reverse, Some(&racing)), lost);
+        assert_eq!(check_peer(&reverse, &racing), lost);
         let patient = PeerView {
             races: 19,
             ..racing
         };
-        assert_eq!(check_peer(&reverse, Some(&patient)), lost);
+        assert_eq!(check_peer(&reverse, &patient), lost);
         let lost_request = PeerView {
             connecting_ms: Some(STALE_REQUEST_MS),
             ..racing
         };
-        assert_eq!(
-            check_peer(&reverse, Some(&lost_request)),
-            PeerVerdict::Accept
-        );
+        assert_eq!(check_peer(&reverse, &lost_request), PeerVerdict::Accept);
         let tired = PeerView {
             races: 20,
             ..racing
         };
-        assert_eq!(check_peer(&reverse, Some(&tired)), PeerVerdict::Accept);
-        assert_eq!(check_peer(&reverse, Some(&peer())), PeerVerdict::Accept);
+        assert_eq!(check_peer(&reverse, &tired), PeerVerdict::Accept);
+        assert_eq!(check_peer(&reverse, &peer()), PeerVerdict::Accept);
     }
 
     #[test]
     fn h9_connections_are_bounded() {
         let full = PeerView { conns: 8, ..peer() };
         assert_eq!(
-            check_peer(&REQ, Some(&full)),
+            check_peer(&REQ, &full),
             PeerVerdict::Refuse(RejectCause::TooMany)
         );
     }

@@ -75,7 +75,7 @@ fn kind_of(hdr: &RawLnetHdr) -> Result<LnetKind, HdrError> {
 }
 
 /// Returns the payload length in bytes, as the sender claims.
-fn payload_length(hdr: &RawLnetHdr) -> u32 {
+pub fn payload_length(hdr: &RawLnetHdr) -> u32 {
     u32_at(hdr, 28)
 }
 
@@ -97,52 +97,41 @@ errors! {
     }
 }
 
-/// Checks the header of an IMMEDIATE and returns its kind and exactly the payload that LNet is to see.
+/// Checks the header of an IMMEDIATE.
 ///
 /// `payload` are the bytes after the header up to the end of the *message*, not of what the HCA received: bytes outside
 /// the checksum are not payload.
-pub fn check_immediate<'a>(
-    hdr: &RawLnetHdr,
-    payload: &'a [u8],
-) -> Result<(LnetKind, &'a [u8]), HdrError> {
-    let kind = kind_of(hdr)?;
-    let claimed = payload_length(hdr);
-    match kind {
-        LnetKind::Hello => return Err(HdrError::WrongKind(kind)),
-        LnetKind::Ack | LnetKind::Get if claimed != 0 => return Err(HdrError::PayloadNotAllowed),
-        LnetKind::Ack | LnetKind::Get | LnetKind::Put | LnetKind::Reply => {}
+pub fn check_immediate(hdr: &RawLnetHdr, payload: &[u8]) -> Result<(), HdrError> {
+    let nob = payload_length(hdr);
+    match kind_of(hdr)? {
+        LnetKind::Hello => Err(HdrError::WrongKind(LnetKind::Hello)),
+        LnetKind::Ack | LnetKind::Get if nob != 0 => Err(HdrError::PayloadNotAllowed),
+        _ if usize::try_from(nob).is_ok_and(|nob| nob <= payload.len()) => Ok(()),
+        _ => Err(HdrError::PayloadTooLong(nob)),
     }
-    let data = usize::try_from(claimed)
-        .ok()
-        .and_then(|n| payload.get(..n))
-        .ok_or(HdrError::PayloadTooLong(claimed))?;
-    Ok((kind, data))
 }
 
-/// Checks the header of a PUT_REQ and returns how many bytes it offers.
+/// Checks the header of a PUT_REQ.
 ///
 /// Only PUT and REPLY: with a GET, LNet would prepare a source, and we would let the peer write into it (H15).
-pub fn check_put(hdr: &RawLnetHdr) -> Result<(LnetKind, u32), HdrError> {
-    match kind_of(hdr)? {
-        kind @ (LnetKind::Put | LnetKind::Reply) => match payload_length(hdr) {
-            n if n > LNET_MTU => Err(HdrError::PayloadTooLong(n)),
-            n => Ok((kind, n)),
-        },
-        kind => Err(HdrError::WrongKind(kind)),
+pub fn check_put(hdr: &RawLnetHdr) -> Result<(), HdrError> {
+    match (kind_of(hdr)?, payload_length(hdr)) {
+        (LnetKind::Put | LnetKind::Reply, 0..=LNET_MTU) => Ok(()),
+        (LnetKind::Put | LnetKind::Reply, nob) => Err(HdrError::PayloadTooLong(nob)),
+        (kind, _) => Err(HdrError::WrongKind(kind)),
     }
 }
 
-/// Checks the header of a GET_REQ against its descriptor and returns how many bytes are wanted.
+/// Checks the header of a GET_REQ against its descriptor.
 ///
 /// Only GET: with a PUT or REPLY, LNet would prepare a sink, and we would send its old contents to the peer (H16).
-pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<u32, HdrError> {
+pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<(), HdrError> {
+    // The sender has room for this number of bytes.
+    let wanted = u32_at(hdr, 64);
     match kind_of(hdr)? {
         LnetKind::Get if payload_length(hdr) != 0 => Err(HdrError::PayloadNotAllowed),
-        // The sender has room for this number of bytes.
-        LnetKind::Get => match u32_at(hdr, 64) {
-            wanted if wanted > rd.total() => Err(HdrError::SinkTooShort(wanted)),
-            wanted => Ok(wanted),
-        },
+        LnetKind::Get if wanted > rd.total() => Err(HdrError::SinkTooShort(wanted)),
+        LnetKind::Get => Ok(()),
         kind => Err(HdrError::WrongKind(kind)),
     }
 }
@@ -233,38 +222,33 @@ mod tests {
     #[test]
     fn immediate_takes_four_kinds() {
         let data = [0u8; 10];
-        for (n, kind) in [(0, LnetKind::Ack), (2, LnetKind::Get)] {
-            let got = check_immediate(&hdr(n, 0, 0), &[]).map(|(k, p)| (k, p.len()));
-            assert_eq!(got, Ok((kind, 0)));
-            let got = check_immediate(&hdr(n, 1, 0), &data).map(|(k, p)| (k, p.len()));
+        for n in [0, 2] {
+            assert_eq!(check_immediate(&hdr(n, 0, 0), &[]), Ok(()));
+            let got = check_immediate(&hdr(n, 1, 0), &data);
             assert_eq!(got, Err(HdrError::PayloadNotAllowed));
         }
-        for (n, kind) in [(1, LnetKind::Put), (3, LnetKind::Reply)] {
-            let got = check_immediate(&hdr(n, 10, 0), &data).map(|(k, p)| (k, p.len()));
-            assert_eq!(got, Ok((kind, 10)));
+        for n in [1, 3] {
+            assert_eq!(check_immediate(&hdr(n, 10, 0), &data), Ok(()));
         }
-        let got = check_immediate(&hdr(4, 0, 0), &[]).map(|(k, _)| k);
+        let got = check_immediate(&hdr(4, 0, 0), &[]);
         assert_eq!(got, Err(HdrError::WrongKind(LnetKind::Hello)));
-        let got = check_immediate(&hdr(5, 0, 0), &[]).map(|(k, _)| k);
+        let got = check_immediate(&hdr(5, 0, 0), &[]);
         assert_eq!(got, Err(HdrError::UnknownKind(5)));
     }
 
     #[test]
     fn h24_payload_ends_with_the_message() {
         let data = [0u8; 10];
-        let len = |n| check_immediate(&hdr(1, n, 0), &data).map(|(_, p)| p.len());
-        assert_eq!(len(9), Ok(9));
-        assert_eq!(len(11), Err(HdrError::PayloadTooLong(11)));
-        assert_eq!(len(u32::MAX), Err(HdrError::PayloadTooLong(u32::MAX)));
+        let check = |n| check_immediate(&hdr(1, n, 0), &data);
+        assert_eq!((check(9), check(10)), (Ok(()), Ok(())));
+        assert_eq!(check(11), Err(HdrError::PayloadTooLong(11)));
+        assert_eq!(check(u32::MAX), Err(HdrError::PayloadTooLong(u32::MAX)));
     }
 
     #[test]
     fn h15_put_req_carries_put_or_reply() {
-        assert_eq!(check_put(&hdr(1, 5000, 0)), Ok((LnetKind::Put, 5000)));
-        assert_eq!(
-            check_put(&hdr(3, LNET_MTU, 0)),
-            Ok((LnetKind::Reply, LNET_MTU))
-        );
+        assert_eq!(check_put(&hdr(1, 5000, 0)), Ok(()));
+        assert_eq!(check_put(&hdr(3, LNET_MTU, 0)), Ok(()));
         assert_eq!(
             check_put(&hdr(1, 0x0010_0001, 0)),
             Err(HdrError::PayloadTooLong(0x0010_0001))
@@ -278,8 +262,8 @@ mod tests {
     #[test]
     fn h16_get_req_carries_get() {
         let check = |h: RawLnetHdr| with_rd(4096, |rd| check_get(&h, rd));
-        assert_eq!(check(hdr(2, 0, 4096)), Some(Ok(4096)));
-        assert_eq!(check(hdr(2, 0, 100)), Some(Ok(100)));
+        assert_eq!(check(hdr(2, 0, 4096)), Some(Ok(())));
+        assert_eq!(check(hdr(2, 0, 100)), Some(Ok(())));
         assert_eq!(
             check(hdr(2, 0, 4097)),
             Some(Err(HdrError::SinkTooShort(4097)))

@@ -32,7 +32,6 @@ use crate::{
         link_state::{
             may_end,
             transport_ms,
-            ConnActivity,
             FINISH_LOOK_MS, //
         },
         liveness::LOOK_MIN_MS,
@@ -88,12 +87,9 @@ impl Conn {
         };
         let waited_ms = u64::try_from(since.elapsed_ms()).unwrap_or(0);
         let still_ms = inner.idle_ms().min(inner.wire.sent_ms());
-        let under_way = ConnActivity {
-            transmits: inner.wire.has_pending(),
-            requests: inner.rx_queue.owed() > 0,
-            still_ms: u64::try_from(still_ms).unwrap_or(0),
-        };
-        if may_end(cause, under_way, waited_ms) {
+        let still_ms = u64::try_from(still_ms).unwrap_or(0);
+        let busy = inner.wire.has_pending() || inner.rx_queue.owed() > 0;
+        if may_end(cause, busy, still_ms, waited_ms) {
             self.step(inner, ConnEvent::Fail(cause));
         } else {
             self.rearm_timer(FINISH_LOOK_MS);

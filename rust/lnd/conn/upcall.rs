@@ -38,10 +38,7 @@ use crate::{
         peer::Connection,
         timestamp::Timestamp, //
     },
-    policy::{
-        link_state::LateAction,
-        resend::Resend, //
-    },
+    policy::resend::Resend,
     proto::{
         cause::{
             Cause,
@@ -226,8 +223,8 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
 #[inline(never)]
 fn rx_while_deleting(conn: &Arc<Conn>) {
     let _nofs = NofsScope::enter();
-    if let LateAction::Ends { news } = conn.ni.rx_while_deleting() {
-        if news {
+    if let Some(is_first) = conn.ni.rx_while_deleting() {
+        if is_first {
             log::deletion_waits(conn.ni.nid);
         }
         conn.finish(Cause::Shutdown);
@@ -267,8 +264,8 @@ fn validate(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
 fn validate_transfer(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
     let facts = rx.facts();
     let checked = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
-        Some(Body::PutReq { hdr, .. }) => lnet_hdr::check_put(hdr).map(|_| true),
-        Some(Body::GetReq { hdr, rd, .. }) => lnet_hdr::check_get(hdr, &rd).map(|_| true),
+        Some(Body::PutReq { hdr, .. }) => lnet_hdr::check_put(hdr).map(|()| true),
+        Some(Body::GetReq { hdr, rd, .. }) => lnet_hdr::check_get(hdr, &rd).map(|()| true),
         // Never happens: the wire half has decoded it, and queues only requests.
         _ => {
             log::bad_request(nid, &"not a request");

@@ -165,7 +165,7 @@ impl<C: Connection> Peer<C> {
                 // The connections that the peer opens, and those of this node.
                 max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
             };
-            let verdict = check_peer(asked, Some(&view));
+            let verdict = check_peer(asked, &view);
             match verdict {
                 PeerVerdict::Accept | PeerVerdict::Reborn => {
                     if let Err(cause) = ration() {

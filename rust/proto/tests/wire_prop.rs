@@ -149,9 +149,7 @@ fn swallow(bytes: &[u8]) {
             }
             Body::GetReq { hdr, rd, .. } => {
                 assert!((1..=1 << 20).contains(&rd.total()));
-                if let Ok(wanted) = check_get(hdr, &rd) {
-                    assert!(wanted <= rd.total());
-                }
+                let _ = check_get(hdr, &rd);
             }
             Body::PutAck { rd, .. } => {
                 let sum: u64 = rd.fragments().map(|f| u64::from(f.nob)).sum();

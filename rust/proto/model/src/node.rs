@@ -331,7 +331,7 @@ impl Node {
             conns,
             max_conns: 256,
         };
-        let refusal = match check_peer(req, Some(&seen)) {
+        let refusal = match check_peer(req, &seen) {
             PeerVerdict::Accept | PeerVerdict::Reborn => {
                 peer.policy.accepting();
                 let mut conn = Conn::new(self.side, hs, false, self.first, known);

@@ -52,7 +52,7 @@ fn races(src: Nid, dst: Nid) -> usize {
             conns: 0,
             max_conns: 1,
         };
-        match check_peer(&req, Some(&view)) {
+        match check_peer(&req, &view) {
             PeerVerdict::Refuse(RejectCause::Race) => peer.race_counted(),
             PeerVerdict::Accept => {
                 peer.accepting();
