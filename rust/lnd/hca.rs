@@ -55,7 +55,6 @@ use crate::{
 /// more of them than are free.
 const RESERVED_MAPS: usize = 8;
 
-/// RDMA device as a connection uses it.
 pub(crate) struct Hca {
     pub(crate) device: ARef<Device>,
     pub(crate) pd: Arc<Pd>,
@@ -64,7 +63,6 @@ pub(crate) struct Hca {
     pub(crate) attrs: DeviceAttrs,
     /// Work queues of the device; all its interfaces share them.
     pub(crate) queues: DeviceQueues,
-    /// Number of the port of the device.
     pub(crate) port: u32,
     /// Number of pages that one memory region covers.
     pub(crate) mr_pages: u32,

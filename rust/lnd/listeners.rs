@@ -150,7 +150,6 @@ struct Iface {
     users: SpinLock<KVec<Arc<LnetNi>>>,
     /// Counter of requests for none of the NIs.
     strangers: Arc<CloseStats>,
-    /// Rate limit of rejects.
     #[pin]
     refusals: SpinLock<RateLimiter>,
     /// Rate limit of accepted requests.
@@ -222,7 +221,6 @@ impl Ifaces {
         list.remove(at).ok()
     }
 
-    /// Returns the address of `user`, if `user` is listed.
     fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
         let list = self.list.lock();
         let entry = list.iter().find(|entry| entry.is_of(user));
@@ -406,7 +404,6 @@ impl Ifaces {
 }
 
 impl IfaceEntry {
-    /// Returns whether `ni` listens on the address of the entry.
     fn has_addr_of(&self, ni: &Ni) -> bool {
         let of = &self.user.ni;
         of.nid.addr() == ni.nid.addr()
@@ -420,7 +417,6 @@ impl IfaceEntry {
 }
 
 impl BoundAddr {
-    /// Starts to accept requests.
     fn listen(&self) -> Result<(), StartError> {
         let listener = self.listener.as_ref().ok_or(EINVAL);
         let listening = listener.and_then(|l| l.start(BACKLOG));
@@ -428,7 +424,6 @@ impl BoundAddr {
     }
 }
 
-/// Rate limit with its memory.
 type RateLimiter = RateLimit<KVec<SourceBucket>>;
 
 /// Creates an unused rate limit. May sleep.
@@ -487,7 +482,6 @@ impl Iface {
             .inspect_err(|_| self.remove_ni(user))
     }
 
-    /// Stops listening for `user`.
     fn remove_ni(&self, user: &Arc<LnetNi>) {
         let mut users = self.users.lock();
         let at = users.iter().position(|of| Arc::ptr_eq(of, user));
@@ -505,7 +499,6 @@ impl Iface {
         Ok(users)
     }
 
-    /// Returns whether the device is being removed or is unusable.
     fn is_removed(&self) -> bool {
         self.removed.load(Acquire)
     }
@@ -694,12 +687,10 @@ impl ListenHandler for Iface {
     }
 }
 
-/// Returns the reason for LNet if memory is missing.
 fn no_memory(e: Error) -> StartError {
     StartError::because("no memory")(e)
 }
 
-/// Returns the reason for LNet why the driver cannot listen.
 fn cannot_listen(e: Error) -> StartError {
     let why = match e == ENODEV {
         true => "no RDMA device has this address, see \"rdma link\"",

@@ -5,15 +5,11 @@
 //! Each device has its own queues. A device that hangs delays each call for as long as its driver waits for it, and
 //! does not delay another device.
 //!
-//! Most of the work for a connection is to create its queue pair and buffers, and to destroy them. The first queue is
-//! for that work, and runs a few items at a time. A thousand at once would share the CPUs with each other and with all
-//! messages, and would all be ready at the end. A few at a time are ready one after the other, and each has a thread
-//! only in its turn.
-//!
-//! The second queue is for short steps that wait for nothing, because connections of other peers wait for them. The
-//! third queue is for steps that wait: freeing a CM id waits for messages of the CM, and LNet may do anything when it
-//! gets a message back. So this queue has no small limit. Timers and the work items of NIs and peers have queues that
-//! all devices share, also without a small limit.
+//! The queue for queue pairs and buffers runs a few items at a time. A thousand at once would share the CPUs with each
+//! other and with all messages, and would all be ready at the end. A few at a time are ready one after the other, and
+//! each has a thread only in its turn. The queue for short steps waits for nothing, because connections of other peers
+//! wait for them. The third queue has no small limit, because its steps wait: freeing a CM id for messages of the CM,
+//! and LNet may do anything when it gets a message back.
 //!
 //! # Invariants
 //!
@@ -53,7 +49,6 @@ const WAITING_AT_ONCE: u8 = 128;
 /// Number of connections of a device that take short steps at a time. More would be threads without use.
 const STEPS_AT_ONCE: u8 = 32;
 
-/// Work queues of the driver.
 #[pin_data]
 pub(crate) struct WorkQueues {
     /// Timers, retries, devices: items may take long; the order does not matter.

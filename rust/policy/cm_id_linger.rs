@@ -2,18 +2,16 @@
 
 //! Lifetime of a CM id after its connection.
 //!
-//! A DREQ can get lost. The CM repeats it until the peer answers, but only while the id exists; the queue pair and
-//! everything else are freed long before. So the id remains alone, until the peer has answered, the device is removed,
-//! or the time is over.
+//! A DREQ can get lost. The CM repeats it until the peer answers, but only while the id exists. So the id remains
+//! alone, until the peer has answered, the device is removed, or the time is over.
 //!
 //! Without a route to the peer nothing is sent at all: a CM message without a route puts the queue pair that rxe uses
 //! for such messages into the error state, permanently, and no node can be connected any more. Freeing an id also sends
-//! a message, unless its DREQ is on its way. So the id remains, mute, until there is a route. The same holds for the
-//! answer to the peer's DREQ: if the driver does not send it, the CM does when the id is freed.
+//! a message, unless its DREQ and the answer to the peer's DREQ are on their way. So the id remains, mute, until there
+//! is a route.
 //!
-//! If the local address is no longer on the device, the peer is never notified, because the CM sends no new message.
-//! The CM still repeats earlier messages while the id exists, and that is fatal in the same way. So such an id is freed
-//! at once.
+//! If the local address is no longer on the device, the CM sends no new message, but repeats earlier ones while the id
+//! exists, and that is fatal in the same way. So such an id is freed at once.
 //!
 //! Context: any; the caller holds the connection's lock.
 

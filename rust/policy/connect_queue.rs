@@ -2,21 +2,14 @@
 
 //! Limit and queue of an NI's concurrent attempts to connect, and how long messages wait meanwhile.
 //!
-//! A node with a thousand peers may want to connect to all of them at once: when it boots, or when its link or device
-//! comes back. An attempt takes a queue pair, regions and buffers on both sides, and has a fixed time limit. If all
-//! attempts began at once, none would end in time, their objects would be discarded, and they would begin again. So no
-//! more than [`AT_A_TIME`] are in flight; the other peers wait in the queue.
+//! A node may want to connect to a thousand peers at once. An attempt takes a queue pair, regions and buffers on both
+//! sides, and has a fixed time limit: if all began at once, none would end in time. So no more than [`AT_A_TIME`] are
+//! in flight; the other peers wait in the queue, and peers that have a connection wait behind those that have none.
 //!
-//! Dead peers must not delay live ones: after a rack has lost its power there may be hundreds of dead peers, and each
-//! attempt ends only by its time limit. So an attempt counts only as long as it is likely to succeed: it stops to count
-//! when its address was not found at the first try ([`crate::proto::conn_state::ConnEvent::AddrTimeout`]), or the peer
-//! has not answered for [`UNANSWERED_MS`].
-//!
-//! Peers that never answer must not take all places either: otherwise other peers would wait for longer than LNet does.
-//! Peers that did not answer the last time may use [`SILENT_AT_A_TIME`] of the places, after all other peers (H45).
-//!
-//! A peer without a connection goes before peers that want more connections: after a storm each peer has one connection
-//! before any peer has two.
+//! Dead peers must not delay live ones: after a rack has lost its power there may be hundreds. So an attempt counts
+//! only as long as it is likely to succeed: until its address was not found at the first try
+//! ([`crate::proto::conn_state::ConnEvent::AddrTimeout`]), or for [`UNANSWERED_MS`] without an answer. And peers that
+//! did not answer the last time may use [`SILENT_AT_A_TIME`] of the places, after all other peers (H45).
 //!
 //! Context: any; the caller holds the lock of the queue.
 

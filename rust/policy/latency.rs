@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Latency histograms: the stages of a message, and how long each took.
-//!
-//! A message that is sent passes Queued, and then Answer if the peer answers it, otherwise Wire. The part of Queued in
-//! which a credit was missing is also Credit. A request that is received is with LNet until LNet gives its buffer back.
-//! The end of a key (LOCAL_INV) is not a message, and not measured.
+//! Latency histograms: the stages of a message ([`Stage`]), and how long each took. The end of a key (LOCAL_INV) is not
+//! a message, and not measured.
 //!
 //! ```text
 //!  queued ----> posted ----> all work requests done, or answered
@@ -13,9 +10,8 @@
 //! ```
 //!
 //! A histogram has [`BUCKETS`] counts. The first counts times below [`FIRST_NS`]; the limit of each further count is
-//! twice that of the one before; the last has no limit. It is stored as a row of 64 words, so that there can be a row
-//! for each CPU. A time is counted in the word with the number of its highest bit; times below [`FIRST_NS`] in the last
-//! word below that. [`SUM`] has the sum in nanoseconds.
+//! twice that of the one before; the last has no limit. It is stored as a row of [`WORDS`], so that there can be a row
+//! for each CPU: a time is counted in the word with the number of its highest bit, or of that of [`FIRST_NS`] / 2.
 //!
 //! Context: any; the caller holds whatever lock protects a [`Stamps`].
 

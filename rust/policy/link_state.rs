@@ -5,51 +5,32 @@
 //! # Link
 //!
 //! The link is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose
-//! port is active. An IPoIB interface without a carrier closes the link too, because address resolution goes through
-//! the interface. But it does not affect the NI's connections, so they continue while the port is active
-//! ([`Interface::NoCarrier`]).
+//! port is active. Without a carrier of IPoIB ([`Interface::NoCarrier`]) only address resolution fails. When
+//! connections lose their link, too,
 //!
-//! When the connections of the NI lose their link, too:
+//! - they end at once if the device is removed, or if LNet has another NI in the same net with an open link. An NI in
+//!   another net does not count, because it may lead to other nodes, and then the messages would be lost;
+//! - they end after their active transfers ([`may_end`]) if the link is being closed on purpose: the peers can still be
+//!   notified;
+//! - otherwise they are held for [`HOLD_MS`], or [`hold_ms`], because the transport resends what was lost meanwhile.
+//!   Then they end: the peer may have given them up, and a new connection takes less time than to detect that.
 //!
-//! - If the device is removed, connections end at once, because they belong to that device.
-//! - If the link is being closed on purpose (`ip link set down`, an address removed), connections end while the peers
-//!   can still be notified, and active transfers are completed first ([`may_end`]). The same holds when an
-//!   administrator closes connections.
-//! - If LNet has another NI of this node in the same net with an open link, connections end at once, too, and nothing
-//!   waits here: LNet sends the messages over the other NI. An NI in another net does not count, because it may lead to
-//!   other nodes, and then the messages would be lost.
-//! - Otherwise they are held for [`HOLD_MS`], and on InfiniBand for as long as their transport retries last
-//!   ([`hold_ms`]). The transport resends what was lost meanwhile. Then the connections end, because the peer may have
-//!   given them up by then, and a new connection is established sooner than the transport detects that.
-//!
-//! If LNet has no other NI, messages wait for this link to open. When it opens, attempts begin at once: for peers with
-//! waiting messages, and for peers whose connection the link change closed, because these peers may have waiting
-//! messages.
+//! If LNet has no other NI, messages wait. When the link opens, attempts begin at once, also to peers whose connection
+//! the link change closed, because these peers may have waiting messages.
 //!
 //! # Failover
 //!
-//! A bond moves its address to the device below its active slave. No single event reports that. The network notifier is
-//! called first, when the RDMA core has not yet moved the GID of the address. Then the GIDs of the old device change,
-//! and after those the GIDs of the new one, for which the driver has no event handler yet. So the driver looks for the
-//! address after each of these events, and repeats that for a while: for a moment the address may be on no device.
+//! The network notifier is called before the RDMA core moves the GID of an address to another device. Then the GIDs of
+//! the old device change, and after those the GIDs of the new one, for which the driver has no event handler yet. So
+//! the driver looks for the address after each of these events, and repeats that for a while. Until it is settled no
+//! attempt begins, because it would be made on the old device, or with a GID that disappears in the middle of the
+//! handshake. On RoCE it is not settled before the GIDs have changed.
 //!
-//! Until that is settled no attempt to connect begins, because it would be made on the old device, or with a GID that
-//! disappears in the middle of the handshake. On RoCE the GIDs always change, even if the address stays on its device;
-//! so it is not settled before that change, which is late on a busy machine.
-//!
-//! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed. There each change is
-//! a reason to look, but attempts do not wait for longer than [`HURRY_MS`], and looks are [`IDLE_MS`] apart from then
-//! on, because a look visits all connections.
+//! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed. There attempts do not
+//! wait for longer than [`HURRY_MS`], and looks are [`IDLE_MS`] apart, because a look visits all connections.
 //!
 //! The core removes the GID of an address together with the address, even if the interface has the same address once
 //! more, with another prefix length. Then there is no GID until the address is set again, or the core is asked to look.
-//!
-//! # Device
-//!
-//! Some providers promise an operation and refuse the work request that needs it. Small messages pass there, so every
-//! connection comes up, and ends with the first bulk transfer. Without a limit ([`MANY_REFUSALS`]) the driver would
-//! reconnect for ever. A peer cannot make a provider refuse a work request, because the driver checks what a peer sends
-//! before it posts.
 //!
 //! Context: any; the caller holds the lock of the NI's link state.
 
@@ -129,7 +110,9 @@ const ASK_MS: u64 = 100;
 /// Milliseconds between two looks after the hurry is over.
 const IDLE_MS: u32 = 1_000;
 
-/// So many connections in a row that ended because the device refused a work request are no accident.
+/// So many connections in a row that ended because the device refused a work request are no accident: some providers
+/// promise an operation and refuse the work request that needs it. A peer cannot cause that, because the driver checks
+/// what a peer sends before it posts.
 pub const MANY_REFUSALS: u8 = 8;
 
 /// A connection that lived for so many milliseconds worked: it begins a new row.

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Liveness probe of a silent peer.
+//! Liveness probe of a silent peer that owes an answer.
 //!
 //! The probe is a NOOP, and the transport's acknowledgement is the reply: if there is none, the transport's retries end
 //! the connection, long before a deadline. The time until a dead peer is noticed is [`ProbeInterval`] and those
 //! retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
 //!
-//! Only a peer that owes an answer is probed, so idle hosts send nothing. After a probe that the transport acknowledges
-//! but the peer does not answer, probes are rare, however short [`ProbeInterval`] is: a slow peer has two buffers for
-//! NOOPs, which must not be filled while it is held up.
+//! After a probe that the transport acknowledges but the peer does not answer, probes are rare: a slow peer has two
+//! buffers for NOOPs, which must not be filled while it is held up.
 //!
-//! The administrator may change [`ProbeInterval`] at any time, or switch it off: then only keepalive probes peers.
-//!
-//! Each of several connections with one peer is probed by itself, because a dead connection does not mean a dead peer:
-//! the peer may have closed it. But all are probed at the same time ([`Check::All`], [`Liveness::ask`]), so that their
-//! timeouts do not add up.
-//!
-//! Messages prefer connections on which the peer is not silent ([`pick`]).
+//! A dead connection does not mean a dead peer, so each connection is probed by itself, but all at the same time
+//! ([`Check::All`], [`Liveness::ask`]), so that their timeouts do not add up.
 //!
 //! Context: any; the caller holds the connection's lock, for [`pick`] the peer's.
 

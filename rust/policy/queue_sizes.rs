@@ -2,25 +2,12 @@
 
 //! Sizes of the queues of a connection, and of the parts of its work requests.
 //!
-//! # Depth
+//! The default depth is bandwidth times delay, in pieces of [`PIECE`] bytes; Documentation/parameters.md has the
+//! reasons for the numbers. Both ends use the smaller depth, so this depth is only an offer.
 //!
-//! The default depth is bandwidth times delay, in pieces of [`PIECE`] bytes: the number of messages in flight while a
-//! credit is away. Documentation/parameters.md has the reasons for the numbers. Both ends use the smaller depth, so
-//! this depth is only an offer.
-//!
-//! # Send queue
-//!
-//! With depth `d` and `r` work requests per registration, traffic as the credits allow it needs `3d + 2` SENDs
-//! (requests, answers, PUT_DONEs, NOOPs), `d` WRITEs if the transfers are small, `d * r` for registrations and
-//! `d` LOCAL_INVs. `r` is 1, but 2 on rxe.
-//!
-//! A queue has room for these, and has a power of two as size, because adapters and rxe round it up anyway. WRITEs of
-//! large transfers use the free slots: each moves a page for every gather element, so the 61 slots of depth 8 are 7
-//! MiB, and no path holds as much. Slots are counted exactly, and a chain that does not fit goes in parts
-//! ([`crate::proto::tx_table`]): a shorter queue only means waiting. With room for all chains at a time the send queue
-//! was most of the memory of an idle connection.
-//!
-//! # Inline data
+//! The send queue has room for what the credits allow with small transfers (Documentation/flow-control.md), and a power
+//! of two as size, because adapters and rxe round it up anyway. WRITEs of large transfers use the free slots, in parts
+//! ([`crate::proto::tx_table`]). With room for all of them the send queue was most of the memory of an idle connection.
 //!
 //! Most providers tell with a new queue pair how many bytes a work request of a send carries inline. Others (irdma,
 //! erdma, qedr) refuse the queue pair with `EINVAL` if the driver asks for more than they can, and do not tell the

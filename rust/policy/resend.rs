@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Rules of resending messages over the next connection, if a connection ended before the peer is known to have them.
+//! Documentation/architecture.md lists them.
 //!
-//! LNet resends such a message if it has another NI or route. If it has none, as on a node with one NI whose peers have
-//! one, LNet reports the failure to the sender. An ACK or a REPLY has no sender to report to, because the task that
-//! waits for it is on the other node. There the wait ends with a timeout: of a discovery, in which nothing else goes to
-//! that peer, after up to four minutes; of bulk data after a hundred seconds.
+//! LNet resends such a message if it has another NI or route. Otherwise it reports the failure to the sender. An ACK or
+//! a REPLY has no sender to report to, because the task that waits for it is on the other node. There the wait ends
+//! with a timeout: of a discovery, in which nothing else goes to that peer, after up to four minutes; of bulk data
+//! after a hundred seconds. So these are resent even if they were posted: the peer's LNet drops a second one, because
+//! the first has used up the MD that it names.
 //!
-//! So a message for which no work request was posted goes over the next connection, as if LNet had sent it just now. An
-//! ACK or a REPLY is resent even if it was posted and the peer may have it: the peer's LNet looks for the MD that it
-//! names, and drops a second one, because the first has used up the MD. A PUT or GET that was posted is never sent
-//! twice: LNet reports the failure to its sender.
-//!
-//! Only an IMMEDIATE, which is one message with copied data, or a PUT_REQ, which offers memory that the peer has not
-//! been given, is resent. For a GET_REQ LNet has created the reply already, and would have to create another one, which
-//! it does not (2.17). A message that has waited for as long as a message may is not resent: its sender would wait for
-//! the same time again.
+//! A GET_REQ is not resent: LNet has created the reply already, and would have to create another one, which it does not
+//! (2.17). Nor is a message that has waited for as long as a message may: its sender would wait for the same time
+//! again.
 //!
 //! Context: any.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Parser of two parameters of the administrator, each a list of clauses that end with `;` or a newline: the peers that
-//! may connect (`access`), and the tuning of an NI (`ni_tune`).
+//! may connect (`access`), and the tuning of an NI (`ni_tune`). Documentation/parameters.md has their meaning.
 //!
 //! ```text
 //! access   = clause { ";" clause }
@@ -11,15 +11,7 @@
 //! tuning   = range { range } key "=" value { key "=" value }
 //! ```
 //!
-//! `range` is a range of NIDs in LNet's syntax: `10.0.0.[1-9]@o2ib`, `*@o2ib3`, `10.1.[0-3,7].*@o2ib`,
-//! `10.0.0.[0-254/2]@o2ib[1-4]`, `10.0.0.0/24@o2ib`. In `access` the first clause counts that names the peer, and our
-//! NI behind `on` if the clause has that; a peer that no clause names is allowed. In `ni_tune` all clauses count that
-//! name the NI, later ones before earlier ones.
-//!
-//! The texts are checked when they are set, and parsed again for each use: for a connection request of either side, and
-//! when an NI starts or the texts are changed.
-//!
-//! Context: any.
+//! The texts are checked when they are set, and parsed again for each use. Context: any.
 
 use core::fmt;
 

@@ -20,14 +20,13 @@
 //!                               Held ---- KeyDead -----+
 //! ```
 //!
-//! A final answer to a tx whose key is live sends the tx through the queue once more, as [`Op::Invalidate`]. A
-//! cancelled tx keeps its memory in `Held` until the memory region is destroyed after the drain, because a queue pair
-//! in error does not disarm a key of its protection domain. So does a tx whose WRITEs were flushed.
+//! A final answer to a tx whose key is live sends the tx through the queue once more, as [`Op::Invalidate`]. `Held`
+//! lasts until the memory region is destroyed after the drain, because a queue pair in error does not disarm a key of
+//! its protection domain.
 //!
 //! The peer's final answer is the result, whatever happens to the connection afterwards, because the peer knows that
-//! its answer arrived. That includes an answer that had arrived when the connection ended ([`Tx::answered_late`]). A tx
-//! that waits for no answer succeeded if all its work requests succeed, even if they were in flight when the connection
-//! ended: the peer has the message.
+//! its answer arrived. A tx that waits for no answer succeeded if all its work requests succeed, even if they were in
+//! flight when the connection ended: the peer has the message.
 //!
 //! Context: any; the caller holds the connection's lock.
 

@@ -52,13 +52,11 @@ const FIRST: usize = 12;
 pub(crate) struct Counts([u64; KEYS.len()]);
 
 impl Counts {
-    /// Adds one to a counter.
     #[inline(always)]
     pub(crate) fn one(&mut self, what: Count) {
         self.more(what, 1);
     }
 
-    /// Adds `n` to a counter.
     #[inline(always)]
     pub(crate) fn more(&mut self, what: Count, n: u16) {
         if let Some(all) = self.0.get_mut(what as usize) {

@@ -82,9 +82,7 @@ impl LatencyStats {
 /// Resource that a queued transmit waits for.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum StallReason {
-    /// Credit of the peer.
     Credit,
-    /// Slot of the send queue.
     Slots,
 }
 
@@ -116,12 +114,10 @@ impl ConnStats {
         }
     }
 
-    /// Returns the number of the connection within its NI.
     pub(crate) fn number(&self) -> u32 {
         self.who.number()
     }
 
-    /// Sets the number of the queue pair.
     pub(crate) fn set_qpn(&mut self, qpn: u32) {
         self.who.set_qpn(qpn);
     }
@@ -134,12 +130,10 @@ impl ConnStats {
         }
     }
 
-    /// Traces a change of the state.
     pub(crate) fn state(&self, from: State, to: State, why: ConnEvent) {
         self.trace(Event::ConnState, move |who| who.state(&from, &to, &why));
     }
 
-    /// Traces the close.
     pub(crate) fn over(&self, up: bool, cause: Cause, detail: Option<&str>) {
         self.trace(Event::Close, |who| closed(who, up, cause, detail));
     }
@@ -213,7 +207,6 @@ impl ConnStats {
         }
     }
 
-    /// Traces a received message.
     #[inline]
     pub(crate) fn received(&self, message: MsgType, nob: usize, credits: u8) {
         self.trace(Event::Receive, move |who| {
