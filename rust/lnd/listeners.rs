@@ -187,7 +187,7 @@ impl Ifaces {
         let iface = self.add(user).map_err(no_memory)?;
         let mut there = iface.bound.lock();
         let entered = match &*there {
-            Some(bound) => iface.admit(bound, user),
+            Some(bound) => iface.admit(&bound.hca, user),
             None => self.open(&iface, user).map(|bound| *there = Some(bound)),
         };
         match entered {
@@ -233,17 +233,17 @@ impl Ifaces {
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
-        let bound = BoundAddr {
-            hca: self.make_hca(iface, device, listener.port())?,
-            listener: Some(listener),
-        };
-        iface.admit(&bound, user)?;
-        if let Err(e) = bound.listen() {
+        let hca = self.make_hca(iface, device, listener.port())?;
+        iface.admit(&hca, user)?;
+        if let Err(e) = listener.start(BACKLOG) {
             user.unbind_device();
             iface.remove_ni(user);
-            return Err(e);
+            return Err(cannot_listen(e));
         }
-        Ok(bound)
+        Ok(BoundAddr {
+            hca,
+            listener: Some(listener),
+        })
     }
 
     /// Creates the objects that connections of `iface` need on `device`, except those that other addresses on it have
@@ -368,16 +368,13 @@ impl Ifaces {
                 EADDRNOTAVAIL,
             ));
         }
-        let new = BoundAddr {
-            hca,
-            listener: Some(listener),
-        };
-        let old = core::mem::replace(bound, new);
+        let old = core::mem::replace(&mut bound.hca, hca);
         for user in users {
             user.bind_device(&bound.hca)?;
         }
-        bound.listen()?;
-        Ok(old.hca)
+        listener.start(BACKLOG).map_err(cannot_listen)?;
+        bound.listener = Some(listener);
+        Ok(old)
     }
 
     /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
@@ -413,14 +410,6 @@ impl IfaceEntry {
 
     fn is_of(&self, user: &Arc<LnetNi>) -> bool {
         Arc::ptr_eq(&self.user, user)
-    }
-}
-
-impl BoundAddr {
-    fn listen(&self) -> Result<(), StartError> {
-        let listener = self.listener.as_ref().ok_or(EINVAL);
-        let listening = listener.and_then(|l| l.start(BACKLOG));
-        listening.map_err(cannot_listen)
     }
 }
 
@@ -474,12 +463,11 @@ impl Iface {
         Listener::bind(ni.net.as_rdma(), &addr, self.clone()).map_err(cannot_listen)
     }
 
-    /// Gives `user` the device of `bound`, and makes it listen here. Requests for other NIs are rejected.
-    fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
+    /// Gives `user` the device, and makes it listen here. Requests for other NIs are rejected.
+    fn admit(&self, hca: &Arc<Hca>, user: &Arc<LnetNi>) -> Result<(), StartError> {
         let added = self.users.lock().push(user.clone(), GFP_ATOMIC);
         added.map_err(|e| no_memory(e.into()))?;
-        user.bind_device(&bound.hca)
-            .inspect_err(|_| self.remove_ni(user))
+        user.bind_device(hca).inspect_err(|_| self.remove_ni(user))
     }
 
     fn remove_ni(&self, user: &Arc<LnetNi>) {
@@ -504,7 +492,7 @@ impl Iface {
     }
 
     /// Makes the NIs check their device, because the device of the listener is being removed, or its address may be on
-    /// another device. Runs in a handler of the listener, so it must not wait for a device, and calls the NIs
+    /// another device. May run in a handler of the listener, so it must not wait for a device, and calls the NIs
     /// under a spin lock.
     fn check_devices(&self) {
         self.users
