@@ -14,7 +14,7 @@
 
 #include "internal.h"
 
-#define LNL_DK_LINE	512
+#define LNL_DK_LINE	1280
 
 /* As libcfs has it: what went wrong, and every subsystem. Knobs set them */
 unsigned int libcfs_debug = D_NETERROR;

@@ -29,20 +29,12 @@ NO_HOST = f"10.0.0.77@{lustre.NET}"
 # Keys of `lnetctl net show` that ko2iblnd does not have.
 OF_OURS = {"retry_count", "rnr_retry_count", "keepalive", "queue_depth", "queue_depth_mbps", "older_connections"}
 OF_OURS |= {"probe"}
-# Patterns of ko2iblnd's dump of a peer, in its order.
+# Patterns of the dump of a peer with a connection, in its order.
 DUMP = (
-    r"\[last_alive, races, reconnected, error\]: \d+, 0, 0, 0",
-    r"Conn 0:",
-    r"conn\[\d+\] .*\[version 12\] -> {nid}:",
-    r"   state 3 nposted \d/\d cred \d o_cred \d r_cred \d",
-    r"   comms_err 0",
-    r"   early_rxs:",
-    r"   tx_noops:",
-    r"   tx_queue_nocred:",
-    r"   tx_queue_rsrvd:",
-    r"   tx_queue:",
-    r"   active_txs:",
-    r"   rxs:",
+    r"^peer={nid} conns=\d+ usable=[1-9] waiting=0 .* failures=0 .*ends=\S+$",
+    r"^conn={nid} role=\w+ state=Established depth=\d+ credits=\d outstanding=\d reserved=\d peer_held=\d noops=\d",
+    r" q_main=\d+ q_nocred=\d+ q_unreserved=\d+ with_lnet=\d+ .* recvs=\d+ idle_ms=\d+ .* active_txs=\d+ cause=none ",
+    r" late_rx=\d+$",
 )
 
 
@@ -86,22 +78,20 @@ def test_old_commands(nodes, pairing):
 
 @pytest.mark.parametrize("pairing", MIXED, ids=names)
 def test_debug_peer(nodes, pairing):
-    """`lnetctl debug peer` prints the same lines with both drivers, on the console and in the debug log."""
+    """`lnetctl debug peer` prints the peer and its connections on the console and in the debug log."""
     a, b = up(pairing, nodes)
     assert_ping(a, b)
-    for one, other in ((a, b), (b, a)):
-        one.sh("dmesg -c >/dev/null; lctl clear")
-        one.sh(f"lnetctl debug peer --nid {other.nid}")
-        console = re.sub(r"^\[ *[\d.]+\] LNet: ", "", one.sh("dmesg"), flags=re.MULTILINE)
-        logged = "\n".join(text for _mask, _place, text in own_lines(one))
-        for text in (console, logged):
-            at = 0
-            for line in DUMP:
-                found = re.compile(line.replace("{nid}", re.escape(other.nid)), re.MULTILINE).search(text, at)
-                assert found, f"{one.lnd}: no {line} in\n{text}"
-                at = found.end()
-    ours = a if a.lnd == OURS else b
-    # ko2iblnd logs nothing about a peer that does not exist.
+    ours, other = (a, b) if a.lnd == OURS else (b, a)
+    ours.sh("dmesg -c >/dev/null; lctl clear")
+    ours.sh(f"lnetctl debug peer --nid {other.nid}")
+    console = re.sub(r"^\[ *[\d.]+\] LNet: ", "", ours.sh("dmesg"), flags=re.MULTILINE)
+    logged = "\n".join(text for _mask, _place, text in own_lines(ours))
+    for text in (console, logged):
+        at = 0
+        for line in DUMP:
+            found = re.compile(line.replace("{nid}", re.escape(other.nid)), re.MULTILINE).search(text, at)
+            assert found, f"no {line} in\n{text}"
+            at = found.end()
     status, out = ours.guest.run(f"lnetctl debug peer --nid {NO_HOST}")
     assert status and "errno: -2" in out, out
 

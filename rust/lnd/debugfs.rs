@@ -3,6 +3,7 @@
 //! Files in `/sys/kernel/debug/ro2iblnd/`. An NI has three, named by its NID: its state with lines for its counters,
 //! each peer and each connection; its close log (`.closes`); its latency histograms (`.latency`). One more file has the
 //! rejected requests for none of the NIs. All lines are `key=value`. New keys are only added, at the end of a line.
+//! `lnetctl debug peer` prints the lines of a peer and its connections on the console.
 //!
 //! Documented in Documentation/reference.md and Documentation/tracing.md.
 
@@ -30,6 +31,7 @@ use super::{
     }, //
 };
 use crate::{
+    lnet::dk::console,
     policy::{
         close_log::EventKind,
         latency::{
@@ -138,28 +140,39 @@ fn show_ni(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn show_peers(all: &Peers<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let now_ms = close_log::now_ms();
     let mut result = Ok(());
     all.table.for_each(|peer| {
         if result.is_ok() {
-            result = show_peer(&all.ni, peer, now_ms, f);
-        }
-        for conn in peer.conns() {
-            if result.is_ok() {
-                result = show_conn(&conn, list, f);
-            }
+            result = show_peer(peer, list, f);
         }
     });
     result
 }
 
-fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Lines of a peer and its connections.
+struct PeerLines<'a>(&'a Peer<Conn>);
+
+impl core::fmt::Display for PeerLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counters = &self.0.ni.closed_counters;
+        counters.list(|list| show_peer(self.0, list, f)).0
+    }
+}
+
+/// Prints a peer and its connections on the console. May sleep.
+pub(crate) fn print_peer(peer: &Peer<Conn>) -> Result {
+    console(core::format_args!("{}", PeerLines(peer)))
+}
+
+/// Shows a peer and its connections.
+fn show_peer(peer: &Peer<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let ni = &peer.ni;
     let view = peer.snapshot();
     let record = ni.close_stats.of(peer.nid);
     // -1: no event yet, and no attempt is due.
     let ago = match record.at_ms {
         0 => -1,
-        at_ms => i64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(-1),
+        at_ms => i64::try_from(close_log::now_ms().saturating_sub(at_ms)).unwrap_or(-1),
     };
     let retry_ms = view.retry_at_ms.map_or(-1, |at_ms| {
         i64::try_from(at_ms.saturating_sub(ni.now_ms())).unwrap_or(-1)
@@ -179,9 +192,15 @@ fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>
         write!(f, "{before}{cause}:{n}")?;
         before = ",";
     }
-    writeln!(f, "{}", if before.is_empty() { "-" } else { "" })
+    writeln!(f, "{}", if before.is_empty() { "-" } else { "" })?;
+    for conn in peer.conns() {
+        show_conn(&conn, list, f)?;
+    }
+    Ok(())
 }
 
+// The copy of a connection's state is large for the stack of the caller.
+#[inline(never)]
 fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // The table may have shrunk meanwhile, so that the walk visits a peer twice.
     let Some(view) = conn.view(list) else {
@@ -219,6 +238,7 @@ fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
         view.number,
     )?;
     show_path(&view.path, f)?;
+    write!(f, " active_txs={} cause={}", view.active_txs, view.cause)?;
     view.counts.show(true, f)?;
     writeln!(f)
 }

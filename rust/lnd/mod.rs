@@ -13,7 +13,6 @@ pub(crate) mod debugfs;
 pub(crate) mod hca;
 mod lingering_conns;
 pub(crate) mod listeners;
-pub(crate) mod lnetctl_debug_peer;
 pub(crate) mod log;
 pub(crate) mod ni;
 pub(crate) mod ni_device;

@@ -19,12 +19,12 @@ use super::{
         Conn, //
     },
     debugfs::{
+        print_peer,
         CloseLogFile,
         NiFiles, //
     },
     hca::Hca,
     listeners::Ifaces,
-    lnetctl_debug_peer,
     log,
     ni::{
         Ni,
@@ -267,7 +267,8 @@ impl Lnd for O2ib {
     }
 
     fn debug_peer(this: ArcBorrow<'_, NiDevice>, nid: u64) -> Result {
-        lnetctl_debug_peer::peer(&peer_of(&this, nid)?)
+        let peer = peer_of(&this, nid)?;
+        print_peer(&peer)
     }
 
     fn del_peer(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {

@@ -26,6 +26,9 @@ use crate::{
 /// Limit of the bytes of a line; the rest is left out.
 const LINE: usize = 240;
 
+/// Limit of the bytes of a record of [`console`]: printk keeps 976 bytes at least, with its prefix.
+const RECORD: usize = 900;
+
 /// The mask of a line, with the values of libcfs.
 #[derive(Clone, Copy)]
 #[repr(u32)]
@@ -104,21 +107,6 @@ fn subsystem_wanted() -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn line(mask: Mask, site: &Site, args: fmt::Arguments<'_>) {
-    put(mask as u32, site, args);
-}
-
-/// Writes a line to the console, and to the debug log if there is one. Not rate limited: only for answers to an
-/// administrator's command.
-pub(crate) fn console(args: fmt::Arguments<'_>) {
-    const SITE: Site = Site::new(
-        concat!(file!(), "\0"),
-        concat!(module_path!(), "\0"),
-        line!(),
-    );
-    put(bindings::ro2ib_dk_mask_RO2IB_DK_CONSOLE, &SITE, args);
-}
-
-fn put(mask: u32, site: &Site, args: fmt::Arguments<'_>) {
     let mut text = Text {
         bytes: [0; LINE],
         len: 0,
@@ -127,6 +115,50 @@ fn put(mask: u32, site: &Site, args: fmt::Arguments<'_>) {
     let _ = text.write_fmt(args);
     let bytes = text.bytes.get(..text.len).unwrap_or(&[]);
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    put(mask as u32, site, bytes);
+}
+
+/// Text of any length.
+struct Lines(KVVec<u8>);
+
+impl Write for Lines {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let added = self.0.extend_from_slice(s.as_bytes(), GFP_KERNEL);
+        added.map_err(|_| fmt::Error)
+    }
+}
+
+/// Writes lines to the console, and to the debug log if there is one. A line that is too long for printk continues in
+/// the next one. Not rate limited: only for answers to an administrator's command. May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn console(args: fmt::Arguments<'_>) -> Result {
+    const SITE: Site = Site::new(
+        concat!(file!(), "\0"),
+        concat!(module_path!(), "\0"),
+        line!(),
+    );
+    let mut text = Lines(KVVec::new());
+    text.write_fmt(args).map_err(|_| ENOMEM)?;
+    for line in text.0.split(|byte| *byte == b'\n') {
+        let mut rest = line;
+        while !rest.is_empty() {
+            let start = rest.get(..RECORD).unwrap_or_default();
+            let end = match start.iter().rposition(|byte| *byte == b' ') {
+                Some(blank) => blank.saturating_add(1),
+                None => rest.len(),
+            };
+            let (record, later) = rest.split_at_checked(end).unwrap_or_default();
+            put(bindings::ro2ib_dk_mask_RO2IB_DK_CONSOLE, &SITE, record);
+            rest = later;
+        }
+    }
+    Ok(())
+}
+
+fn put(mask: u32, site: &Site, bytes: &[u8]) {
     // SAFETY: The two strings are static and end with NUL; `bytes` is valid for reads.
     unsafe {
         bindings::ro2ib_dk_line(

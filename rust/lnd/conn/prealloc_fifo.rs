@@ -42,11 +42,6 @@ impl<T> Fifo<T> {
         self.len
     }
 
-    /// Returns the entries, the oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        (0..self.len).filter_map(|ahead| self.slots.get(self.index(ahead))?.as_ref())
-    }
-
     /// Returns whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0

@@ -111,11 +111,6 @@ impl<C> RxQueue<C> {
         self.rxs.pop()
     }
 
-    /// Returns the messages that wait for the end of the handshake, the oldest first, for debugfs.
-    pub(super) fn early(&self) -> impl Iterator<Item = &Rx<C>> {
-        self.rxs.iter().take(self.early).map(|rx| &**rx)
-    }
-
     /// Closes the queue at the end of the connection, after the last message: returns the messages that waited for the
     /// end of the handshake and are dropped. The caller drops them without the lock, because LNet may keep the
     /// connection for long.

@@ -156,12 +156,6 @@ impl TxPayload {
         self.stamps.queued().elapsed_ms()
     }
 
-    /// Returns whether LNet waits for a message, and for a reply.
-    pub(super) fn awaited(&self) -> (bool, bool) {
-        let owner = self.owner.as_ref();
-        (owner.is_some(), owner.is_some_and(Owner::has_reply))
-    }
-
     /// Sets the peer's sink for the data of this side's PUT, from its PUT_ACK. The size of the transfer is now that of
     /// the sink. Returns the number of work requests, with the message behind the WRITEs, and the result for that
     /// message.

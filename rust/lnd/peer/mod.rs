@@ -347,14 +347,8 @@ pub(crate) struct PeerSnapshot {
     pub(crate) waiting: usize,
     /// Milliseconds that the oldest of them has waited; 0 if none waits.
     pub(crate) waited_ms: i64,
-    /// Number of consecutive races that the peer lost.
-    pub(crate) races: u8,
     /// Number of consecutive failed attempts.
     pub(crate) failures: u32,
-    /// Cause of the end of the last connection or attempt, if there was none since.
-    pub(crate) last_cause: Option<Cause>,
-    /// Time of the last valid message on a closed connection, on the NI's clock.
-    pub(crate) heard_ms: u64,
     /// Time of the next attempt, on the NI's clock; `None` if none is due.
     pub(crate) retry_at_ms: Option<u64>,
 }
@@ -446,10 +440,7 @@ impl<C: Connection> Peer<C> {
             usable: inner.conns.usable(),
             waiting: inner.pending.len(),
             waited_ms: inner.pending.waited_ms(),
-            races: inner.policy.races,
             failures: inner.policy.failures,
-            last_cause: inner.last_cause,
-            heard_ms: inner.heard_ms,
             retry_at_ms: inner.policy.is_due().then_some(inner.retry_ms),
         })
     }

@@ -5,14 +5,9 @@
 //!
 //! Context: process.
 
-use kernel::prelude::*;
-
 use crate::{
     lnd::{
-        conn::{
-            Conn,
-            Inner, //
-        },
+        conn::Conn,
         stats::conn_counters::{
             Counts,
             SnapshotId, //
@@ -22,16 +17,7 @@ use crate::{
         cause::Cause,
         conn_state::State,
         credits::Snapshot,
-        tx_state::{
-            Tx,
-            TxState, //
-        },
-        tx_table::QueueKind,
-        wire::{
-            decode,
-            Cookie,
-            Version, //
-        }, //
+        tx_table::QueueKind, //
     },
     rdma::{
         atomic::Relaxed,
@@ -39,33 +25,19 @@ use crate::{
     }, //
 };
 
-/// Transmit that is not finished.
-pub(crate) struct TxSnapshot {
-    /// Queue that it is in; `None` for posted transmits, and those that wait for an answer, or for their key.
-    pub(crate) queue: Option<QueueKind>,
-    pub(crate) index: u16,
-    pub(crate) tx: Tx,
-    pub(crate) age_ms: i64,
-    pub(crate) cookie: Cookie,
-    /// Whether LNet waits for a message, and for a reply.
-    pub(crate) awaited: (bool, bool),
-}
-
 /// State of a connection.
 pub(crate) struct ConnSnapshot {
     pub(crate) active: bool,
     pub(crate) state: State,
-    pub(crate) cause: Option<Cause>,
-    pub(crate) version: u16,
+    /// Name of the reason why it closes, or `none`.
+    pub(crate) cause: &'static str,
     pub(crate) credits: Snapshot,
     /// Lengths of [`QueueKind::ALL`].
     pub(crate) queued: [u16; 3],
     pub(crate) counts: Counts,
-    /// Posted work requests of transmits.
-    pub(crate) posted: u16,
-    /// Transmits that are not finished.
-    pub(crate) in_use: usize,
-    /// Milliseconds that the oldest of them has waited, and what it waits for.
+    /// Number of transmits that are posted, or wait for an answer.
+    pub(crate) active_txs: u16,
+    /// Milliseconds that the oldest transmit has waited, and what it waits for.
     pub(crate) oldest: (i64, &'static str),
     pub(crate) sq_free: u16,
     /// Posted receives.
@@ -83,41 +55,13 @@ pub(crate) struct ConnSnapshot {
     pub(crate) number: u32,
 }
 
-/// State of a connection with its transmits.
-pub(crate) struct ConnDetails {
-    pub(crate) view: ConnSnapshot,
-    pub(crate) txs: KVVec<TxSnapshot>,
-    /// Types and credits of messages that arrived before the end of the handshake.
-    pub(crate) early: KVec<(u8, u8)>,
-}
-
 impl Conn {
     /// Returns the state for the snapshot `list`; `None` if that snapshot has it already.
     pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
-        self.with(|inner| inner.wire.enter(list).then(|| self.snapshot(inner)))
-    }
-
-    /// Returns the state with the transmits and the early messages. May sleep.
-    pub(crate) fn details(&self) -> Result<ConnDetails> {
-        let (nr_txs, nr_early) =
-            self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.early().count()));
-        let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
-        let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
-        let view = self.with(|inner| {
-            list_txs(inner, &mut txs);
-            for rx in inner.rx_queue.early() {
-                // The message is not decoded yet.
-                let m = decode(rx.bytes());
-                let _ = early.push_within_capacity(
-                    m.map_or((0, 0), |m| (m.body.kind().wire(), m.env.credits)),
-                );
-            }
-            self.snapshot(inner)
-        });
-        Ok(ConnDetails { view, txs, early })
-    }
-
-    fn snapshot(&self, inner: &Inner) -> ConnSnapshot {
+        let mut inner = self.lock();
+        if !inner.wire.enter(list) {
+            return None;
+        }
         let wire = &inner.wire;
         let (sq_free, recvs, qpn, recv_wrs) = wire.link.as_ref().map_or((0, 0, 0, 0), |link| {
             let recvs = link.qp().recvs_posted();
@@ -127,13 +71,11 @@ impl Conn {
         let mut view = ConnSnapshot {
             active: self.active,
             state: inner.state.state(),
-            cause: inner.state.cause(),
-            version: Version::V2.wire(),
+            cause: inner.state.cause().map_or("none", Cause::name),
             credits: wire.credits.snapshot(),
             queued: QueueKind::ALL.map(|queue| wire.txs.queued(queue)),
             counts: wire.counts.with_recv_wrs(recv_wrs),
-            posted: 0,
-            in_use: 0,
+            active_txs: 0,
             oldest: (0, "none"),
             sq_free,
             recvs,
@@ -149,50 +91,17 @@ impl Conn {
             let (tx, Some(transfer)) = (slot.tx(), slot.transfer()) else {
                 continue;
             };
-            view.in_use = view.in_use.saturating_add(1);
-            if let TxState::Posted { wrs, .. } | TxState::Queued { wrs } = tx.place() {
-                view.posted = view.posted.saturating_add(wrs);
-            }
+            let (waits_for, active) = match tx.timeout_cause() {
+                Cause::DeadlineSending => ("sending", 1),
+                Cause::DeadlineAnswer => ("answer", 1),
+                _ => ("queued", 0),
+            };
+            view.active_txs = view.active_txs.saturating_add(active);
             let age_ms = transfer.age_ms();
             if age_ms >= view.oldest.0 {
-                let waits_for = match tx.timeout_cause() {
-                    Cause::DeadlineSending => "sending",
-                    Cause::DeadlineAnswer => "answer",
-                    _ => "queued",
-                };
                 view.oldest = (age_ms, waits_for);
             }
         }
-        view
-    }
-}
-
-/// Lists every unfinished transmit; the caller has made room for all of them.
-fn list_txs(inner: &Inner, out: &mut KVVec<TxSnapshot>) {
-    let txs = &inner.wire.txs;
-    let queued =
-        QueueKind::ALL.map(|queue| txs.waiting(queue).map(move |index| (Some(queue), index)));
-    let active = txs.pending().filter_map(|(index, slot)| {
-        matches!(
-            slot.tx().place(),
-            TxState::Posted { .. } | TxState::Waiting | TxState::Held
-        )
-        .then_some((None, index))
-    });
-    for (queue, index) in Iterator::chain(queued.into_iter().flatten(), active) {
-        let (Some(slot), Some(cookie)) = (txs.get(index), txs.cookie(index)) else {
-            continue;
-        };
-        let Some(transfer) = slot.transfer() else {
-            continue;
-        };
-        let _ = out.push_within_capacity(TxSnapshot {
-            queue,
-            index,
-            tx: *slot.tx(),
-            age_ms: transfer.age_ms(),
-            cookie,
-            awaited: transfer.awaited(),
-        });
+        Some(view)
     }
 }
