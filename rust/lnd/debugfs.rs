@@ -79,10 +79,15 @@ impl Show for Peers<Conn> {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_ni(self, f)?;
         show_tally(&self.ni.close_stats, Some(self.ni.nid), f)?;
-        let (shown, over) = self
-            .ni
-            .closed_counters
-            .list(|list| show_peers(self, list, f));
+        let (shown, over) = self.ni.closed_counters.list(|list| {
+            let mut result = Ok(());
+            self.table.for_each(|peer| {
+                if result.is_ok() {
+                    result = show_peer(peer, list, f);
+                }
+            });
+            result
+        });
         shown?;
         write!(f, "closed_conns={}", self.ni.nid)?;
         over.show(false, f)?;
@@ -139,16 +144,6 @@ fn show_ni(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )
 }
 
-fn show_peers(all: &Peers<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let mut result = Ok(());
-    all.table.for_each(|peer| {
-        if result.is_ok() {
-            result = show_peer(peer, list, f);
-        }
-    });
-    result
-}
-
 /// Lines of a peer and its connections.
 struct PeerLines<'a>(&'a Peer<Conn>);
 
@@ -180,7 +175,7 @@ fn show_peer(peer: &Peer<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) ->
     write!(
         f,
         "peer={} conns={} usable={} waiting={} waited_ms={}",
-        peer.nid, view.objects, view.usable, view.waiting, view.waited_ms,
+        peer.nid, view.conns, view.usable, view.waiting, view.waited_ms,
     )?;
     write!(
         f,

@@ -150,8 +150,9 @@ pub(crate) struct Ni {
     started: Timestamp,
     /// Number of live connections, plus one until shutdown.
     live: Atomic<i32>,
+    /// Completed at the release of the last connection after [`Ni::put_share`].
     #[pin]
-    none_lives: Completion,
+    pub(crate) none_lives: Completion,
     pub(crate) lnet: NiRef<O2ib>,
 }
 
@@ -257,20 +258,6 @@ impl Ni {
         }
     }
 
-    /// Records that no node answered an attempt to connect. Context as [`Ni::check_device`].
-    pub(crate) fn no_reply(&self) {
-        let known = self.way(|way| core::mem::replace(&mut way.device_state.unheard, true));
-        if !known {
-            self.check_device();
-        }
-    }
-
-    /// Records that the address of the NI was found on another device. Context as [`Ni::check_device`].
-    pub(crate) fn found_elsewhere(&self) {
-        self.way(|way| way.address.recheck(self.now_ms()));
-        self.check_device();
-    }
-
     /// Returns the health of the device as one word for debugfs.
     pub(crate) fn device_health(&self) -> &'static str {
         if self.is_broken() {
@@ -365,12 +352,6 @@ impl Ni {
         }
     }
 
-    /// Waits for the release of the last connection, for at most `ms` milliseconds. Returns whether all are released.
-    /// Called after [`Ni::put_share`]. May sleep.
-    pub(crate) fn wait_for_none(&self, ms: u32) -> bool {
-        self.none_lives.wait_ms(ms)
-    }
-
     /// Returns the number of connection objects, plus one for the NI itself until it stops.
     pub(crate) fn live_count(&self) -> i32 {
         self.live.load(Relaxed)
@@ -391,12 +372,6 @@ impl Ni {
     /// wait for long. Process context; the caller must not hold a lock of this driver.
     pub(crate) fn is_listed(&self) -> bool {
         self.lnet.is_listed(self.nid.raw())
-    }
-
-    /// Records a message that arrived while LNet deletes the NI; see [`LinkState::rx_while_deleting`]. Process context.
-    pub(crate) fn rx_while_deleting(&self) -> Option<bool> {
-        let now_ms = self.now_ms();
-        self.way(|way| way.rx_while_deleting(now_ms))
     }
 
     /// Returns the queue depth that the NI offers, which is also the largest that it accepts.

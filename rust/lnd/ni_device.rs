@@ -549,7 +549,8 @@ impl NiDevice {
         // The depth may change meanwhile.
         while self.ni.has_new_depth() {
             let table = &self.peers.table;
-            table.for_each(|peer| peer.ask_for(|| self.ni.depth()));
+            // Read under the peer lock: of two calls at a time, the later one sets the current value.
+            table.for_each(|peer| peer.with(|inner| inner.policy.known.depth = self.ni.depth()));
         }
     }
 }

@@ -177,7 +177,7 @@ impl Lnd for O2ib {
         this.peers.lingering.close(Conn::end_linger);
         ni.put_share();
         let mut seconds = 0u32;
-        while !ni.wait_for_none(10_000) {
+        while !ni.none_lives.wait_ms(10_000) {
             seconds = seconds.saturating_add(10);
             log::shutdown_waits(ni.nid, ni.live_count(), seconds);
             table.for_each(|peer| peer.close(Cause::Shutdown));

@@ -47,7 +47,8 @@ use crate::{
             Reaction,
             Refused,
             RejectCause,
-            RetryWhy, //
+            RetryWhy,
+            UNSAID_MAX, //
         },
         wire::Identity, //
     },
@@ -118,7 +119,8 @@ impl Conn {
             if !found.same(&wanted.device) || id.port() != wanted.port {
                 // The address has moved to another device, or the NI has just followed it.
                 self.end(Cause::Moved);
-                return self.ni.found_elsewhere();
+                self.ni.way(|way| way.address.recheck(self.ni.now_ms()));
+                return self.ni.check_device();
             }
         }
         if let Some(tos) = self.made_with.settings.tos {
@@ -201,7 +203,7 @@ impl Conn {
         let asked = inner.known;
         drop(guard);
         let reaction = match react_to_reject(reason, private_data, &asked) {
-            Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.is_refused_often() => {
+            Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.snapshot().failures >= UNSAID_MAX => {
                 Reaction::Fail(Refused::Unsaid)
             }
             reaction => reaction,

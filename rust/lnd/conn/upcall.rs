@@ -223,7 +223,8 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
 #[inline(never)]
 fn rx_while_deleting(conn: &Arc<Conn>) {
     let _nofs = NofsScope::enter();
-    if let Some(is_first) = conn.ni.rx_while_deleting() {
+    let now_ms = conn.ni.now_ms();
+    if let Some(is_first) = conn.ni.way(|way| way.rx_while_deleting(now_ms)) {
         if is_first {
             log::deletion_waits(conn.ni.nid);
         }

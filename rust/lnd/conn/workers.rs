@@ -135,7 +135,9 @@ impl WorkItem<TIMER> for Conn {
                             false => this.peer.does_not_answer(&this),
                         }
                         if state == State::Accepting && !unasked {
-                            this.peer.does_not_go_on();
+                            // It may never continue: no attempt of this node waits for it.
+                            this.peer.with(|inner| inner.policy.slowed());
+                            this.peer.serve_waiting();
                         }
                     }
                 }

@@ -215,10 +215,4 @@ impl<C: Connection> Peer<C> {
         self.serve_waiting();
         self.forget(Some(cause), true);
     }
-
-    /// Stops waiting for a peer whose request was accepted and that does not continue. May sleep.
-    pub(crate) fn does_not_go_on(self: &Arc<Self>) {
-        self.with(|inner| inner.policy.slowed());
-        self.serve_waiting();
-    }
 }

@@ -53,7 +53,6 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        constants::QueueDepth,
         handshake::{
             check_peer,
             ConnReq,
@@ -62,8 +61,7 @@ use crate::{
         },
         reject::{
             RejectCause,
-            RetryWhy,
-            UNSAID_MAX, //
+            RetryWhy, //
         }, //
     },
     rdma::{
@@ -180,12 +178,6 @@ impl<C: Connection> Peer<C> {
         })
     }
 
-    /// Resets the agreed depth to `depth`, so that it is negotiated again with a peer that wanted less. Calls `depth`
-    /// with the lock held: of two concurrent calls, the later one sets the current value.
-    pub(crate) fn ask_for(&self, depth: impl FnOnce() -> QueueDepth) {
-        self.with(|inner| inner.policy.known.depth = depth());
-    }
-
     /// Starts one attempt that the policy has already counted, in that `turn`.
     pub(super) fn attempt(self: &Arc<Self>, turn: ConnectPriority) {
         let now_ms = self.ni.now_ms();
@@ -232,7 +224,10 @@ impl<C: Connection> Peer<C> {
         cause: Cause,
     ) {
         if cause == Cause::ConnectTimeout {
-            self.ni.no_reply();
+            let set = |was: &mut bool| core::mem::replace(was, true);
+            if !self.ni.way(|way| set(&mut way.device_state.unheard)) {
+                self.ni.check_device();
+            }
         }
         if self.ni.passage() == SendPolicy::Refuse {
             self.refuse_waiting();
@@ -289,12 +284,6 @@ impl<C: Connection> Peer<C> {
             }
             after
         })
-    }
-
-    /// Returns whether so many consecutive attempts failed that a reject without a reason is not followed by another
-    /// attempt.
-    pub(crate) fn is_refused_often(&self) -> bool {
-        self.with(|inner| inner.policy.failures >= UNSAID_MAX)
     }
 
     /// Schedules the missing connections, in their turn, if one of several connections exists and no attempt is under

@@ -314,7 +314,7 @@ impl WalkPos {
 
 /// State that the peer lock protects.
 pub(crate) struct PeerInner<C> {
-    policy: Policy,
+    pub(crate) policy: Policy,
     conns: ConnList<C>,
     pending: PendingList,
     /// A thread is handing over the messages of `pending`.
@@ -337,17 +337,12 @@ pub(crate) struct PeerInner<C> {
     retry_ms: u64,
 }
 
-/// State of a peer for debugfs and `lnetctl debug peer`.
+/// State of a peer, by the keys of debugfs.
 pub(crate) struct PeerSnapshot {
-    /// Number of connection objects.
-    pub(crate) objects: u16,
-    /// Number of connections that messages may use.
+    pub(crate) conns: u16,
     pub(crate) usable: usize,
-    /// Number of messages that wait for a connection.
     pub(crate) waiting: usize,
-    /// Milliseconds that the oldest of them has waited; 0 if none waits.
     pub(crate) waited_ms: i64,
-    /// Number of consecutive failed attempts.
     pub(crate) failures: u32,
     /// Time of the next attempt, on the NI's clock; `None` if none is due.
     pub(crate) retry_at_ms: Option<u64>,
@@ -436,7 +431,7 @@ impl<C: Connection> Peer<C> {
     /// Returns its state.
     pub(crate) fn snapshot(&self) -> PeerSnapshot {
         self.with(|inner| PeerSnapshot {
-            objects: inner.objects(),
+            conns: inner.objects(),
             usable: inner.conns.usable(),
             waiting: inner.pending.len(),
             waited_ms: inner.pending.waited_ms(),
@@ -447,7 +442,13 @@ impl<C: Connection> Peer<C> {
 
     /// Returns the connections. If memory is missing, some are left out.
     pub(crate) fn conns(&self) -> KVec<Arc<C>> {
-        self.with(|inner| inner.conns.snapshot())
+        let mut list = KVec::new();
+        for of in self.inner.lock().conns.all.iter() {
+            if list.push(of.conn.clone(), GFP_ATOMIC).is_err() {
+                break;
+            }
+        }
+        list
     }
 
     /// Takes `conn` out of the connections that messages may use.
@@ -477,16 +478,17 @@ impl<C: Connection> Peer<C> {
         any
     }
 
-    /// Returns the connection at index `place`, in any state. New connections are added behind it.
+    /// Returns the connection at index `place`, in any state. New connections are added at the end, and a removal moves
+    /// only those behind it.
     pub(crate) fn conn_at(&self, place: usize) -> Option<Arc<C>> {
-        self.with(|inner| inner.conns.at(place))
+        self.with(|inner| inner.conns.all.get(place).map(|of| of.conn.clone()))
     }
 
     /// Calls `f` for each connection, without the lock. May call it twice for one connection if others are removed
     /// meanwhile. Needs no memory.
     pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
         let mut left = self.with(|inner| inner.conns.len());
-        // From the end, because new connections are added there, and a removal moves only the connections behind it.
+        // From the end: see `conn_at`.
         while let Some(at) = left.checked_sub(1) {
             left = at;
             if let Some(conn) = self.conn_at(at) {
@@ -566,13 +568,6 @@ impl<C: Connection> PeerInner<C> {
     /// Returns the number of connection objects.
     pub(crate) fn objects(&self) -> u16 {
         u16::try_from(self.conns.len()).unwrap_or(u16::MAX)
-    }
-    /// Returns the next connection to use; none while older messages wait and no thread hands them over.
-    fn pick(&mut self) -> Option<Arc<C>> {
-        if !self.pending.is_empty() && !self.flushing {
-            return None;
-        }
-        self.conns.pick()
     }
 }
 
@@ -660,22 +655,5 @@ impl<C: Connection> ConnList<C> {
     /// Returns the number of connections that messages may use.
     fn usable(&self) -> usize {
         self.all.iter().filter(|of| of.is_usable).count()
-    }
-
-    /// Returns the connection at index `place`: new ones are added at the end, and a removal moves only those behind
-    /// it.
-    fn at(&self, place: usize) -> Option<Arc<C>> {
-        self.all.get(place).map(|of| of.conn.clone())
-    }
-
-    /// Returns all connections; some are missing if there is no memory. Any context.
-    fn snapshot(&self) -> KVec<Arc<C>> {
-        let mut list = KVec::new();
-        for of in self.all.iter() {
-            if list.push(of.conn.clone(), GFP_ATOMIC).is_err() {
-                break;
-            }
-        }
-        list
     }
 }

@@ -101,10 +101,10 @@ impl<C: Connection> Peer<C> {
     #[inline]
     pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();
-        match inner.gone {
-            true => None,
-            false => inner.pick(),
+        if inner.gone || !inner.pending.is_empty() && !inner.flushing {
+            return None;
         }
+        inner.conns.pick()
     }
 
     /// Sends a message over one of the connections, or keeps it until there is one.
@@ -255,7 +255,7 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Finds a connection for the waiting messages: an established one, or a new one.
-    pub(super) fn serve_waiting(self: &Arc<Self>) {
+    pub(crate) fn serve_waiting(self: &Arc<Self>) {
         if let Some(conn) = self.next_for_waiting() {
             self.flush(conn, false);
         }
