@@ -54,7 +54,7 @@ use crate::{
 /// Files of an NI.
 pub(crate) struct NiFiles {
     _state: File<Peers<Conn>>,
-    _closes: File<CloseLogFile>,
+    _closes: File<CloseStats>,
     _latency: File<LatencyFile>,
 }
 
@@ -65,11 +65,10 @@ impl NiFiles {
         let nid = ni.nid;
         let name =
             |suffix: &str| CString::try_from_fmt(fmt!("{}{suffix}", core::format_args!("{nid}")));
-        let close_log = CloseLogFile::new(Some(nid), &ni.close_stats)?;
         let histograms = Arc::new(LatencyFile(ni.clone()), GFP_KERNEL)?;
         Ok(Self {
             _state: File::new(dir, &name("")?, peers)?,
-            _closes: File::new(dir, &name(".closes")?, &close_log)?,
+            _closes: File::new(dir, &name(".closes")?, &ni.close_stats)?,
             _latency: File::new(dir, &name(".latency")?, &histograms)?,
         })
     }
@@ -78,7 +77,7 @@ impl NiFiles {
 impl Show for Peers<Conn> {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_ni(self, f)?;
-        show_tally(&self.ni.close_stats, Some(self.ni.nid), f)?;
+        show_tally(&self.ni.close_stats, f)?;
         let (shown, over) = self.ni.closed_counters.list(|list| {
             let mut result = Ok(());
             self.table.for_each(|peer| {
@@ -280,10 +279,10 @@ impl core::fmt::Display for NidOr {
 
 /// Prints how often each cause ended a connection, an attempt or a message, and each reject. Without an NI there are
 /// only rejects.
-fn show_tally(seen: &CloseStats, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_tally(seen: &CloseStats, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (kind, names) in TABLES {
-        if nid.is_some() || kind == EventKind::Refused {
-            write!(f, "causes={} of={}", NidOr(nid, "none"), kind.name())?;
+        if seen.nid.is_some() || kind == EventKind::Refused {
+            write!(f, "causes={} of={}", NidOr(seen.nid, "none"), kind.name())?;
             for (number, name) in names.iter().enumerate() {
                 write!(f, " {name}={}", seen.counter(kind, number))?;
             }
@@ -293,24 +292,9 @@ fn show_tally(seen: &CloseStats, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -
     Ok(())
 }
 
-/// Close log of an NI, or of requests for none of the NIs.
-pub(crate) struct CloseLogFile {
-    /// NID of the NI; `None` for requests for none of the NIs.
-    nid: Option<Nid>,
-    close_stats: Arc<CloseStats>,
-}
-
-impl CloseLogFile {
-    /// Creates the file of `nid`; `None`: of requests for none of the NIs. May sleep.
-    pub(crate) fn new(nid: Option<Nid>, seen: &Arc<CloseStats>) -> Result<Arc<Self>> {
-        let close_stats = seen.clone();
-        Ok(Arc::new(Self { nid, close_stats }, GFP_KERNEL)?)
-    }
-}
-
-impl Show for CloseLogFile {
+impl Show for CloseStats {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ends, refusals) = self.close_stats.written();
+        let (ends, refusals) = self.written();
         let (s, ms) = split_ms(close_log::now_ms());
         let nid = NidOr(self.nid, "none");
         writeln!(
@@ -318,9 +302,9 @@ impl Show for CloseLogFile {
             "closes={nid} ends={ends} refusals={refusals} now={s}.{ms:03}"
         )?;
         if self.nid.is_none() {
-            show_tally(&self.close_stats, None, f)?;
+            show_tally(self, f)?;
         }
-        for event in self.close_stats.events() {
+        for event in self.events() {
             let (s, ms) = split_ms(event.at_ms);
             write!(
                 f,

@@ -171,14 +171,15 @@ impl Ni {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
         }
         let no_memory = |e| StartError::because("no memory")(e);
-        let close_stats = CloseStats::new().map_err(no_memory)?;
+        let nid = Nid::from_raw(cfg.nid());
+        let close_stats = CloseStats::new(Some(nid)).map_err(no_memory)?;
         let times = LatencyStats::new().map_err(no_memory)?;
         let retained_rx = RetainedRx::new().map_err(no_memory)?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
                 workers,
-                nid: Nid::from_raw(cfg.nid()),
+                nid,
                 stamp,
                 path_mtu: cfg.path_mtu(),
                 wrq_sge: cfg.wrq_sge(),

@@ -20,7 +20,6 @@ use super::{
     },
     debugfs::{
         print_peer,
-        CloseLogFile,
         NiFiles, //
     },
     hca::Hca,
@@ -83,7 +82,7 @@ impl Driver {
     /// Creates the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let workers = WorkQueues::new()?;
-        let strangers = CloseStats::of_refusals()?;
+        let strangers = CloseStats::new(None)?;
         let driver = Self {
             ifaces: Ifaces::new(workers.clone(), strangers.clone())?,
             workers,
@@ -97,7 +96,7 @@ impl Driver {
 /// Object that the module drops last.
 pub(crate) struct Exit {
     // Before the folder that the file is in.
-    _strangers: Option<File<CloseLogFile>>,
+    _strangers: Option<File<CloseStats>>,
     driver: Arc<Driver>,
 }
 
@@ -107,9 +106,7 @@ impl Exit {
     pub(crate) fn new(driver: Arc<Driver>) -> Self {
         Self {
             // Without the file only a debugfs view is missing.
-            _strangers: CloseLogFile::new(None, &driver.strangers)
-                .and_then(|seen| File::new(&driver.debugfs, c"unknown_ni", &seen))
-                .ok(),
+            _strangers: File::new(&driver.debugfs, c"unknown_ni", &driver.strangers).ok(),
             driver,
         }
     }

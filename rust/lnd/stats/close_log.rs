@@ -117,25 +117,19 @@ impl Inner {
     }
 }
 
-/// Close log of an NI.
+/// Close log of an NI, or of requests for none of the NIs.
 #[pin_data]
 pub(crate) struct CloseStats {
+    /// NID of the NI; `None` for requests for none of the NIs.
+    pub(crate) nid: Option<Nid>,
     #[pin]
     inner: SpinLock<Inner>,
 }
 
 impl CloseStats {
-    /// Creates an empty log. May sleep.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Self::with_room(EVENTS, RECORDS)
-    }
-
-    /// Creates an empty log for rejects only. May sleep.
-    pub(crate) fn of_refusals() -> Result<Arc<Self>> {
-        Self::with_room(0, 0)
-    }
-
-    fn with_room(ends: usize, records: usize) -> Result<Arc<Self>> {
+    /// Creates an empty log, without an NI for rejects only. May sleep.
+    pub(crate) fn new(nid: Option<Nid>) -> Result<Arc<Self>> {
+        let (ends, records) = nid.map_or((0, 0), |_| (EVENTS, RECORDS));
         let ends = KVec::from_elem(CloseEvent::EMPTY, ends, GFP_KERNEL)?;
         let refusals = KVec::from_elem(CloseEvent::EMPTY, EVENTS, GFP_KERNEL)?;
         let records = KVVec::from_elem(PeerHistory::EMPTY, records, GFP_KERNEL)?;
@@ -147,6 +141,7 @@ impl CloseStats {
         });
         Arc::pin_init(
             pin_init!(Self {
+                nid,
                 inner <- kernel::new_spinlock!(inner, "CloseStats::inner"),
             }),
             GFP_KERNEL,
