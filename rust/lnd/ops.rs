@@ -30,12 +30,7 @@ use super::{
         O2ib, //
     },
     ni_device::NiDevice,
-    peer::{
-        pending::fail_msg,
-        Connection,
-        NotSent,
-        Peer, //
-    },
+    peer::Peer,
     stats::close_log::CloseStats,
     work_queues::WorkQueues, //
 };
@@ -201,24 +196,6 @@ impl Lnd for O2ib {
             req.kind().map_or("?", LnetKind::name),
             req.payload().nob()
         );
-        let mut msg = msg;
-        // Usually this is all, and no reference on the peer is needed.
-        if let Some(conn) = this
-            .peers
-            .table
-            .with(nid.addr(), |peer| peer.next_conn())
-            .flatten()
-        {
-            match conn.send(msg, req) {
-                Ok(()) => return Ok(()),
-                Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
-                Err(NotSent::Lost(msg, cause)) => {
-                    fail_msg(&this.ni, msg, cause);
-                    return Ok(());
-                }
-                Err(NotSent::Closed(back)) => msg = back,
-            }
-        }
         this.peers.send(nid, msg, req)
     }
 

@@ -203,6 +203,8 @@ impl<C: Connection> Peers<C> {
     /// # Errors
     ///
     /// `ENOMEM`, or `ESHUTDOWN` if the NI stops.
+    // Off the path of messages: a new peer takes much stack.
+    #[inline(never)]
     pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
         loop {
             if let Some(peer) = self.table.get(nid.addr()) {

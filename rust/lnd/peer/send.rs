@@ -68,29 +68,27 @@ impl<C: Connection> Peers<C> {
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), (Message, Error)> {
-        let mut msg = msg;
+        let next = self.table.with(nid.addr(), |peer| peer.next_conn());
+        let mut result = match next.flatten() {
+            // Usually this is all, and no reference on the peer is needed.
+            Some(conn) => conn.send(msg, req),
+            None => Err(NotSent::Closed(msg)),
+        };
         loop {
-            let peer = match self.get_or_add(nid) {
-                Ok(peer) => peer,
-                Err(ENOMEM) => {
-                    fail_msg(&self.ni, msg, Cause::NoResources);
-                    return Ok(());
-                }
-                Err(e) => return Err((msg, e)),
-            };
-            match peer.send(msg, req) {
+            let msg = match result {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
                 Err(NotSent::Lost(msg, cause)) => {
                     fail_msg(&self.ni, msg, cause);
                     return Ok(());
                 }
-                Err(NotSent::Closed(back)) => {
-                    // The peer is leaving the table: after the removal, the next look-up creates a new one.
-                    self.remove(&peer);
-                    msg = back;
-                }
-            }
+                Err(NotSent::Closed(msg)) => msg,
+            };
+            result = match self.get_or_add(nid) {
+                Ok(peer) => peer.send(msg, req),
+                Err(ENOMEM) => Err(NotSent::Lost(msg, Cause::NoResources)),
+                Err(e) => Err(NotSent::Failed(msg, e)),
+            };
         }
     }
 }
@@ -99,7 +97,7 @@ impl<C: Connection> Peer<C> {
     /// Returns the connection for the next message of LNet; none if there is no connection, or if the caller must hand
     /// over older messages first. Process context; the caller may be in a read section of the map of peers.
     #[inline]
-    pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
+    fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();
         if inner.gone || !inner.pending.is_empty() && !inner.flushing {
             return None;
@@ -145,6 +143,9 @@ impl<C: Connection> Peer<C> {
         let (turn, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
+                drop(inner);
+                // After the removal, the next look-up creates a new peer.
+                self.peers.remove(self);
                 let msg = KBox::into_inner(pending).msg;
                 return msg.map_or(Ok(()), |msg| Err(NotSent::Closed(msg)));
             }
