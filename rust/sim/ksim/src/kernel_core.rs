@@ -201,6 +201,10 @@ pub unsafe extern "C" fn ro2ib_dk_line(
     if mask & r::ro2ib_dk_mask_RO2IB_DK_CONSOLE == 0 {
         violation("a line is written to a debug log that is off");
     }
+    // With the name of LNet in front.
+    if len > 970 {
+        violation("printk cuts off a line");
+    }
     // SAFETY: The caller passes valid bytes.
     unsafe { ro2ibk_printk(6, c"".as_ptr().cast(), text, len as i32) };
 }
