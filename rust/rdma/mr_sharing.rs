@@ -13,7 +13,7 @@
 //! its place.
 //!
 //! Context: [`Regions::take`] may sleep. The mutex of the list is held neither across a command to the device, nor
-//! while memory is allocated for a pool; the lock of a pool is taken inside of it.
+//! while memory is allocated; the lock of a pool is taken inside of it.
 //!
 //! # Invariants
 //!
@@ -66,6 +66,9 @@ pub(crate) struct RegionsView {
     /// Number of times that a region went from one connection to another.
     pub(crate) moved: u64,
 }
+
+/// Number of pools that the list has room for at first.
+const FIRST_POOLS: usize = 16;
 
 /// Data under the mutex.
 struct List {
@@ -179,14 +182,30 @@ impl Regions {
 
     /// Adds `pool` to the list if it is not there. Returns the number of pools. May sleep.
     fn register_pool(&self, pool: &Arc<MrPool>) -> Result<u32> {
-        let mut list = self.list.lock();
-        let len = list.pools.len();
+        let mut larger = KVVec::new();
 
-        if !list.has(pool) {
-            list.pools.push(pool.clone(), GFP_KERNEL)?;
-            pool.place().store(len, Relaxed);
+        loop {
+            let mut list = self.list.lock();
+
+            if list.pools.capacity() < larger.capacity() {
+                for pool in list.pools.drain_all() {
+                    // There is room.
+                    let _ = larger.push_within_capacity(pool);
+                }
+                core::mem::swap(&mut list.pools, &mut larger);
+            }
+            let len = list.pools.len();
+
+            if !list.has(pool) && list.pools.push_within_capacity(pool.clone()).is_ok() {
+                pool.place().store(len, Relaxed);
+            }
+            if list.has(pool) {
+                return Ok(u32::try_from(list.pools.len()).unwrap_or(u32::MAX));
+            }
+            drop(list);
+            // Outside of the mutex, which queue pairs that are closed take.
+            larger = KVVec::with_capacity(len.saturating_mul(2).max(FIRST_POOLS), GFP_KERNEL)?;
         }
-        Ok(u32::try_from(list.pools.len()).unwrap_or(u32::MAX))
     }
 
     /// Takes `pool` out of the list. May sleep.
