@@ -74,7 +74,6 @@ macro_rules! module {
         authors: [$($author:literal),* $(,)?],
         description: $description:literal,
         license: $license:literal,
-        $(alias: [$($alias:literal),* $(,)?],)?
     ) => {
         /// In front of every line that is printed.
         const __LOG_PREFIX: &::core::ffi::CStr =
@@ -86,7 +85,6 @@ macro_rules! module {
         $($crate::modinfo!("author", $author);)*
         $crate::modinfo!("description", $description);
         $crate::modinfo!("license", $license);
-        $($($crate::modinfo!("alias", $alias);)*)?
 
         #[doc(hidden)]
         mod __module_life {

@@ -57,15 +57,10 @@ pub use crate::{
     init::InPlaceInit,
     macros::kunit_tests,
     module,
-    pr_alert,
-    pr_crit,
-    pr_emerg,
     pr_err,
     pr_info,
-    pr_notice,
     pr_warn,
     str::CStrExt as _,
-    try_init,
     try_pin_init,
     ThisModule, //
 };

@@ -27,16 +27,10 @@ const LINE: usize = 512;
 pub mod level {
     /// System is unusable.
     pub const EMERG: u32 = 0;
-    /// Action must be taken immediately.
-    pub const ALERT: u32 = 1;
-    /// Critical conditions.
-    pub const CRIT: u32 = 2;
     /// Error conditions.
     pub const ERR: u32 = 3;
     /// Warning conditions.
     pub const WARNING: u32 = 4;
-    /// Normal but significant condition.
-    pub const NOTICE: u32 = 5;
     /// Informational.
     pub const INFO: u32 = 6;
 }
@@ -101,24 +95,6 @@ macro_rules! print_macro {
     };
 }
 
-/// Prints at level "emergency".
-#[macro_export]
-macro_rules! pr_emerg {
-    ($($arg:tt)*) => { $crate::print_macro!(EMERG, $($arg)*) };
-}
-
-/// Prints at level "alert".
-#[macro_export]
-macro_rules! pr_alert {
-    ($($arg:tt)*) => { $crate::print_macro!(ALERT, $($arg)*) };
-}
-
-/// Prints at level "critical".
-#[macro_export]
-macro_rules! pr_crit {
-    ($($arg:tt)*) => { $crate::print_macro!(CRIT, $($arg)*) };
-}
-
 /// Prints at level "error".
 #[macro_export]
 macro_rules! pr_err {
@@ -129,12 +105,6 @@ macro_rules! pr_err {
 #[macro_export]
 macro_rules! pr_warn {
     ($($arg:tt)*) => { $crate::print_macro!(WARNING, $($arg)*) };
-}
-
-/// Prints at level "notice".
-#[macro_export]
-macro_rules! pr_notice {
-    ($($arg:tt)*) => { $crate::print_macro!(NOTICE, $($arg)*) };
 }
 
 /// Prints at level "info".

@@ -130,12 +130,6 @@ impl Delta {
     /// None.
     pub const ZERO: Self = Self { nanos: 0 };
 
-    /// Creates a span of nanoseconds.
-    #[inline]
-    pub const fn from_nanos(nanos: i64) -> Self {
-        Self { nanos }
-    }
-
     /// Creates a span of microseconds, saturating.
     #[inline]
     pub const fn from_micros(micros: i64) -> Self {
@@ -149,14 +143,6 @@ impl Delta {
     pub const fn from_millis(millis: i64) -> Self {
         Self {
             nanos: millis.saturating_mul(NSEC_PER_MSEC),
-        }
-    }
-
-    /// Creates a span of seconds, saturating.
-    #[inline]
-    pub const fn from_secs(secs: i64) -> Self {
-        Self {
-            nanos: secs.saturating_mul(NSEC_PER_SEC),
         }
     }
 

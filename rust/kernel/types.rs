@@ -111,14 +111,6 @@ impl<T> Opaque<T> {
         }
     }
 
-    /// Returns an initialiser that calls C, which may fail.
-    pub fn try_ffi_init<E>(
-        init_func: impl FnOnce(*mut T) -> Result<(), E>,
-    ) -> impl PinInit<Self, E> {
-        // SAFETY: As above; there is nothing to clean up after an error.
-        unsafe { pin_init::pin_init_from_closure(move |slot| init_func(Self::cast_into(slot))) }
-    }
-
     /// Returns the pointer for C.
     pub const fn get(&self) -> *mut T {
         UnsafeCell::get(&self.value).cast()

@@ -29,7 +29,5 @@ pub const GFP_KERNEL: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_KERNEL as 
 pub const GFP_ATOMIC: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_ATOMIC as u32);
 /// Any context, does not sleep.
 pub const GFP_NOWAIT: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_NOWAIT as u32);
-/// Zeroes the memory.
-pub const __GFP_ZERO: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_ZERO as u32);
 /// Prints nothing when there is not enough.
 pub const __GFP_NOWARN: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_NOWARN as u32);

@@ -128,15 +128,6 @@ impl<T, A: Allocator> Box<T, A> {
         drop(unsafe { Box::<MaybeUninit<T>, A>::from_raw(raw.cast()) });
         value
     }
-
-    /// Moves the value out, keeps the allocation.
-    pub fn drop_contents(this: Self) -> Box<MaybeUninit<T>, A> {
-        let raw = Self::into_raw(this);
-        // SAFETY: The value is valid, and not used any more.
-        unsafe { raw.drop_in_place() };
-        // SAFETY: It comes from `into_raw`, and may hold anything now.
-        unsafe { Box::from_raw(raw.cast()) }
-    }
 }
 
 impl<T, A: Allocator> Box<MaybeUninit<T>, A> {

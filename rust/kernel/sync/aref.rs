@@ -4,7 +4,6 @@
 
 use core::{
     marker::PhantomData,
-    mem::ManuallyDrop,
     ops::Deref,
     ptr::NonNull, //
 };
@@ -56,11 +55,6 @@ impl<T: AlwaysRefCounted> ARef<T> {
             ptr,
             _p: PhantomData,
         }
-    }
-
-    /// Gives the reference up; [`Self::from_raw`] takes it back.
-    pub fn into_raw(me: Self) -> NonNull<T> {
-        ManuallyDrop::new(me).ptr
     }
 }
 

@@ -13,8 +13,6 @@ use core::{
         fence,
         AtomicBool,
         AtomicI32,
-        AtomicI64,
-        AtomicIsize,
         AtomicU32,
         AtomicU64,
         AtomicUsize,
@@ -198,12 +196,10 @@ atomic_type! {
     bool: AtomicBool
     i32: AtomicI32
     u32: AtomicU32
-    i64: AtomicI64
     u64: AtomicU64
-    isize: AtomicIsize
     usize: AtomicUsize
 }
-atomic_number! { i32 u32 i64 u64 isize usize }
+atomic_number! { i32 u32 u64 usize }
 
 impl<T: AtomicType> Atomic<T> {
     /// Creates an atomic with this value.

@@ -169,11 +169,6 @@ impl<'a, T, B: Backend> Guard<'a, T, B> {
         }
     }
 
-    /// Returns the lock.
-    pub fn lock_ref(&self) -> &'a Lock<T, B> {
-        self.lock
-    }
-
     /// Returns the value, pinned.
     pub fn as_mut(&mut self) -> Pin<&mut T> {
         // SAFETY: The lock is held; the value is pinned as the lock is.
