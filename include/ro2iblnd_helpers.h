@@ -147,9 +147,14 @@ void ro2ib_register_event_handler(struct ib_event_handler *h,
 struct ro2ib_cq;
 /* Handles the completions @wcs of one poll, which it may change; softirq. */
 typedef void ro2ib_cq_round_t(void *context, struct ib_wc *wcs, int n);
+/* Handles an event of the queue pair; any context. */
+typedef void ro2ib_qp_event_t(struct ib_event *event, void *context);
 struct ro2ib_cq *ro2ib_cq_create(struct ib_device *dev, u32 nr_cqe, u32 vector,
 				 struct workqueue_struct *wq,
-				 ro2ib_cq_round_t *round, void *context);
+				 ro2ib_cq_round_t *round,
+				 ro2ib_qp_event_t *event, void *context);
+bool ro2ib_cq_is_used(const struct ro2ib_cq *cq);
+void ro2ib_cq_abandon(struct ro2ib_cq *cq);
 void ro2ib_cq_destroy(struct ro2ib_cq *cq);
 void ro2ib_cq_quiesce(struct ro2ib_cq *cq);
 
@@ -172,8 +177,6 @@ struct ro2ib_qp_caps {
 };
 
 int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd, struct ro2ib_cq *cq,
-		    void *context,
-		    void (*event)(struct ib_event *, void *),
 		    struct ro2ib_qp_caps *caps, struct ib_qp **out);
 int ro2ib_qp_to_err(struct ib_qp *qp);
 int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,

@@ -6,6 +6,7 @@
 #include <kunit/test.h>
 #include <linux/cpumask.h>
 #include <linux/delay.h>
+#include <linux/module.h>
 #include <linux/preempt.h>
 #include <linux/workqueue.h>
 
@@ -23,6 +24,8 @@ struct fake {
 	/* An event is being requested, which takes long if @slow. */
 	bool arming, slow;
 	struct work_struct raise;
+	/* Events of the queue pair that were handled. */
+	int events;
 	/* Rounds that began while another one was under way. */
 	int overlaps;
 	atomic_t inside;
@@ -60,6 +63,18 @@ static void fake_round(void *context, struct ib_wc *wcs, int n)
 	atomic_dec(&f->inside);
 }
 
+static void fake_event(struct ib_event *event, void *context)
+{
+	struct fake *f = context;
+
+	f->events++;
+}
+
+static int refuse_to_destroy(struct ib_cq *ib, struct ib_udata *udata)
+{
+	return -EIO;
+}
+
 static struct fake *fake(struct kunit *test, struct workqueue_struct *wq,
 			 int left)
 {
@@ -71,11 +86,12 @@ static struct fake *fake(struct kunit *test, struct workqueue_struct *wq,
 	KUNIT_ASSERT_NOT_NULL(test, dev);
 	dev->ops.poll_cq = fake_poll;
 	dev->ops.req_notify_cq = fake_arm;
+	dev->ops.destroy_cq = refuse_to_destroy;
 	f->ib.device = dev;
 	f->ib.cqe = CQE;
 	f->cq.ib = &f->ib;
 	f->left = left;
-	ro2ib_cq_init(&f->cq, wq, fake_round, f);
+	ro2ib_cq_init(&f->cq, wq, fake_round, fake_event, f);
 	return f;
 }
 
@@ -153,11 +169,58 @@ static void waits_for_the_request_of_an_event(struct kunit *test)
 	flush_work(&f->raise);
 }
 
+/* A device may refuse to destroy a queue pair, or its queue, and go on. */
+static void nothing_follows_what_stays(struct kunit *test)
+{
+	struct ib_event event = { .event = IB_EVENT_QP_FATAL };
+	int i;
+
+	for (i = 0; i < 4; i++) {
+		bool in_work = i & 1, stays = i & 2;
+		struct workqueue_struct *wq = NULL;
+		struct fake *f;
+
+		if (in_work) {
+			wq = alloc_workqueue("abandoned", WQ_UNBOUND, 0);
+			KUNIT_ASSERT_NOT_NULL(test, wq);
+		}
+		f = fake(test, wq, 3);
+		KUNIT_EXPECT_FALSE(test, ro2ib_cq_is_used(&f->cq));
+		atomic_set(&f->ib.usecnt, 2);
+		KUNIT_EXPECT_TRUE(test, ro2ib_cq_is_used(&f->cq));
+		ro2ib_qp_event(&event, &f->cq);
+		KUNIT_EXPECT_EQ(test, f->events, 1);
+		ro2ib_cq_quiesce(&f->cq);
+		KUNIT_EXPECT_EQ(test, f->handled, 3);
+
+		if (stays) {
+			ro2ib_cq_abandon(&f->cq);
+		} else {
+			atomic_set(&f->ib.usecnt, 0);
+			ro2ib_cq_destroy(&f->cq);
+		}
+		/* The tests do not use it any more. */
+		module_put(THIS_MODULE);
+		if (wq)
+			destroy_workqueue(wq);
+		f->left = 3;
+		f->cq.context = NULL;
+		ro2ib_cq_event(&f->ib, &f->cq);
+		ro2ib_qp_event(&event, &f->cq);
+		if (stays)
+			ro2ib_cq_destroy(&f->cq);
+		msleep(20);
+		KUNIT_EXPECT_EQ(test, f->handled, 3);
+		KUNIT_EXPECT_EQ(test, f->events, 1);
+	}
+}
+
 static struct kunit_case quiesce_cases[] = {
 	KUNIT_CASE(handles_what_is_left),
 	KUNIT_CASE(handles_no_more_than_it_holds),
 	KUNIT_CASE(excludes_other_rounds),
 	KUNIT_CASE(waits_for_the_request_of_an_event),
+	KUNIT_CASE(nothing_follows_what_stays),
 	{}
 };
 

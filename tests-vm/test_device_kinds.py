@@ -10,7 +10,7 @@ import re
 import pytest
 import vm
 from device_kinds import DEVICES, UNUSABLE
-from faults import Load, close_all, slow
+from faults import Load, close_all, kinds, slow
 from counters import DEBUGFS, balanced, polls, rnr
 from nodes import Node, parse, until, up
 
@@ -302,6 +302,36 @@ def test_dead_device(boot_pair):
 
 
 PROFILE = "/sys/module/ib_imitate/parameters"
+
+
+@pytest.mark.parametrize("hardware", [True, False])
+def test_a_device_that_does_not_destroy_queue_pairs(boot_pair, hardware):
+    """What the device can reach stays, with one log line for each queue pair. Messages pass over new connections, NIs
+    can be deleted, and the module cannot be unloaded."""
+    a, b = (Node(g) for g in boot_pair(hardware=hardware, profile="no_inline=1", **({"dma": ""} if hardware else {})))
+    up(a, b)
+    line = "a queue pair stays: the device refuses to destroy it"
+    before = kinds(a)
+    for i in range(3):
+        a.traffic(b, op="mix", size=65536, count=20, conc=4)
+        a.guest.check(f"echo 1 >{PROFILE}/stalled")
+        for node in (a, b) if i % 2 else (b, a):
+            node.ctl(f"conn close any from={node.nid}", ok=False)
+        until(lambda n=i + 1: a.log().count(line) == n, "a queue pair that stays")
+        a.guest.check(f"echo 0 >{PROFILE}/stalled")
+    a.traffic(b, op="mix", size=65536, count=20, conc=4)
+    close_all(a, b)
+    until(lambda: kinds(a) == {**before, "qp": before["qp"] + 3, "cq": before["cq"] + 3}, "three queue pairs that stay")
+    a.ni_del(a.nid)
+    if hardware:
+        assert a.guest.check(f"cat {DMA}/violations").strip() == "0"
+    assert a.guest.run("rmmod ro2iblnd")[0] != 0
+    assert a.log().count(line) == 3
+    # Nothing of the driver is left that waits for the device.
+    a.ni_add()
+    a.traffic(b, op="mix", size=65536, count=20, conc=4)
+    a.ni_del(a.nid)
+    b.unload()
 
 
 def test_inline_size_is_found_once(boot_pair):

@@ -11,7 +11,9 @@
 #include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/error-injection.h>
+#include <linux/module.h>
 #include <linux/preempt.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
@@ -75,16 +77,33 @@ void ro2ib_cq_event(struct ib_cq *ib, void *context)
 {
 	struct ro2ib_cq *cq = context;
 
-	if (!cq->wq)
+	if (!cq->wq) {
 		irq_poll_sched(&cq->iop);
-	else
+		return;
+	}
+	/* The queue of an abandoned @cq is gone. */
+	rcu_read_lock();
+	if (!READ_ONCE(cq->abandoned))
 		queue_work(cq->wq, &cq->work);
+	rcu_read_unlock();
+}
+
+void ro2ib_qp_event(struct ib_event *event, void *context)
+{
+	struct ro2ib_cq *cq = context;
+
+	rcu_read_lock();
+	if (!READ_ONCE(cq->abandoned))
+		cq->event(event, cq->context);
+	rcu_read_unlock();
 }
 
 void ro2ib_cq_init(struct ro2ib_cq *cq, struct workqueue_struct *wq,
-		   ro2ib_cq_round_t *round, void *context)
+		   ro2ib_cq_round_t *round, ro2ib_qp_event_t *event,
+		   void *context)
 {
 	cq->round = round;
+	cq->event = event;
 	cq->context = context;
 	cq->wq = wq;
 	if (wq)
@@ -95,12 +114,14 @@ void ro2ib_cq_init(struct ro2ib_cq *cq, struct workqueue_struct *wq,
 
 /*
  * Creates a queue for @nr_cqe completions, polled in a work item of @wq, or in
- * a softirq if @wq is NULL. Sleeps.
+ * a softirq if @wq is NULL. @event gets the events of the queue pair that uses
+ * it. Sleeps.
  */
 noinline struct ro2ib_cq *ro2ib_cq_create(struct ib_device *dev, u32 nr_cqe,
 					  u32 vector,
 					  struct workqueue_struct *wq,
 					  ro2ib_cq_round_t *round,
+					  ro2ib_qp_event_t *event,
 					  void *context)
 {
 	struct ib_cq_init_attr attr = {
@@ -112,7 +133,7 @@ noinline struct ro2ib_cq *ro2ib_cq_create(struct ib_device *dev, u32 nr_cqe,
 
 	if (!cq)
 		return ERR_PTR(-ENOMEM);
-	ro2ib_cq_init(cq, wq, round, context);
+	ro2ib_cq_init(cq, wq, round, event, context);
 	cq->ib = ib_create_cq(dev, ro2ib_cq_event, NULL, cq, &attr);
 	if (IS_ERR(cq->ib)) {
 		rc = PTR_ERR(cq->ib);
@@ -164,14 +185,54 @@ void ro2ib_cq_quiesce(struct ro2ib_cq *cq)
 }
 
 /*
- * Destroys @cq, whose queue pair is gone. Waits for a round that is under way.
- * Sleeps, not in a round.
+ * Returns whether the queue pair of @cq exists. rdma_destroy_qp() does not
+ * report that the provider has refused to destroy it.
+ */
+bool ro2ib_cq_is_used(const struct ro2ib_cq *cq)
+{
+	return atomic_read(&cq->ib->usecnt) != 0;
+}
+
+/*
+ * Cuts @cq off from the driver for ever, because the device did not destroy it,
+ * or its queue pair, and may still report completions and events. Their
+ * functions are in this module, which therefore stays loaded. When this
+ * returns, none of the functions of the driver runs, nor will. Sleeps.
+ */
+static void cut_off(struct ro2ib_cq *cq, const char *what)
+{
+	__module_get(THIS_MODULE);
+	ro2ib_cq_stop(cq);
+	WRITE_ONCE(cq->abandoned, true);
+	synchronize_rcu();
+	/* An event may have queued it meanwhile; none does any more. */
+	if (cq->wq)
+		cancel_work_sync(&cq->work);
+	pr_err_ratelimited("ro2iblnd: %s: a %s stays: the device refuses to destroy it: reset the device\n",
+			   dev_name(&cq->ib->device->dev), what);
+}
+
+/* For a queue pair that was not destroyed. @cq stays. Sleeps, not in a round. */
+void ro2ib_cq_abandon(struct ro2ib_cq *cq)
+{
+	WARN_ON_ONCE(in_interrupt());
+	cut_off(cq, "queue pair");
+}
+
+/*
+ * Destroys @cq, whose queue pair is gone, unless it was abandoned. Waits for a
+ * round that is under way. Sleeps, not in a round.
  */
 void ro2ib_cq_destroy(struct ro2ib_cq *cq)
 {
 	WARN_ON_ONCE(in_interrupt());
+	if (cq->abandoned)
+		return;
 	ro2ib_cq_stop(cq);
-	ib_destroy_cq(cq->ib);
+	if (ib_destroy_cq_user(cq->ib, NULL)) {
+		cut_off(cq, "completion queue");
+		return;
+	}
 	/* An event may have queued it meanwhile. */
 	if (cq->wq)
 		cancel_work_sync(&cq->work);

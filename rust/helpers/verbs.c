@@ -86,13 +86,12 @@ static bool loses_inline(const struct ib_device *dev)
 }
 
 noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
-			     struct ro2ib_cq *cq, void *context,
-			     void (*event)(struct ib_event *, void *),
-			     struct ro2ib_qp_caps *caps, struct ib_qp **out)
+			     struct ro2ib_cq *cq, struct ro2ib_qp_caps *caps,
+			     struct ib_qp **out)
 {
 	struct ib_qp_init_attr attr = {
-		.event_handler = event,
-		.qp_context = context,
+		.event_handler = ro2ib_qp_event,
+		.qp_context = cq,
 		.send_cq = cq->ib,
 		.recv_cq = cq->ib,
 		.cap.max_send_wr = caps->max_send_wr,

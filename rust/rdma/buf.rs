@@ -338,6 +338,15 @@ impl<D: DirectionType> MsgBuf<D> {
         self.memory.bytes_mut()
     }
 
+    /// Leaves the buffer to a device that may access it for ever: it stays mapped, and its chunk allocated. Releases
+    /// the device, whose removal must not wait for that. Process context.
+    pub(super) fn abandon(self) {
+        let mut this = core::mem::ManuallyDrop::new(self);
+
+        // INVARIANT: `this` is not used any more, and no other buffer is carved from its slot.
+        this.memory.slot_mut().device = None;
+    }
+
     /// Unmaps the buffer and releases its device, but keeps the contents. Any context but hard interrupts.
     pub(crate) fn detach(self) -> DetachedBuf {
         let mut this = core::mem::ManuallyDrop::new(self);

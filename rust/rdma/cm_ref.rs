@@ -277,13 +277,11 @@ impl CmRef {
     ///
     /// # Safety
     ///
-    /// `pd`, `cq`, `context` and `event` stay valid until [`Self::destroy_qp`].
+    /// `pd` and `cq`, which no other QP uses, stay valid until [`Self::destroy_qp`] has destroyed the QP.
     pub(super) unsafe fn create_qp(
         &self,
         pd: &Pd,
         cq: *mut bindings::ro2ib_cq,
-        context: *mut ffi::c_void,
-        event: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut ffi::c_void)>,
         caps: &mut bindings::ro2ib_qp_caps,
     ) -> Result<NonNull<bindings::ib_qp>> {
         let mut raw = core::ptr::null_mut();
@@ -293,15 +291,7 @@ impl CmRef {
         }
         // SAFETY: The id is valid and has no QP; the caller guarantees the rest.
         let made = to_result(unsafe {
-            bindings::ro2ib_create_qp(
-                self.as_raw(),
-                pd.as_raw(),
-                cq,
-                context,
-                event,
-                caps,
-                &mut raw,
-            )
+            bindings::ro2ib_create_qp(self.as_raw(), pd.as_raw(), cq, caps, &mut raw)
         })
         .and_then(|()| NonNull::new(raw).ok_or(EINVAL));
 
@@ -311,7 +301,8 @@ impl CmRef {
         made
     }
 
-    /// Destroys the QP of this id.
+    /// Destroys the QP of this id. A provider may refuse, as when the firmware of its device does not answer: then the
+    /// QP exists for ever, but is not the QP of this id any more ([`super::cq::Cq::is_used`] tells).
     ///
     /// # Safety
     ///

@@ -29,11 +29,19 @@ use crate::bindings;
 pub(super) type RoundFn =
     unsafe extern "C" fn(*mut ffi::c_void, *mut bindings::ib_wc, n: ffi::c_int);
 
+/// The function that handles an asynchronous event of the QP that uses the queue.
+///
+/// # Safety
+///
+/// Called with a valid event, and the context of the queue.
+pub(super) type EventFn = unsafe extern "C" fn(*mut bindings::ib_event, *mut ffi::c_void);
+
 /// A completion queue.
 ///
 /// # Invariants
 ///
-/// `raw` came from `ro2ib_cq_create()`, and only `drop` destroys it. `_id` is bound to its device.
+/// `raw` came from `ro2ib_cq_create()`, and only `drop` destroys it. `_id` is bound to its device, except that an
+/// abandoned queue is not used any more.
 pub(super) struct Cq {
     raw: NonNull<bindings::ro2ib_cq>,
     _id: CmRef,
@@ -47,7 +55,8 @@ unsafe impl Sync for Cq {}
 impl Cq {
     /// Creates a queue of `nr_cqe` entries for the device of `pd`, whose interrupts go to completion vector `vector`
     /// (taken modulo their number). `round` handles its completions: in a softirq, or in an item of `queue` if the
-    /// device is a software provider. May sleep; not in a handler of `id`.
+    /// device is a software provider. `event` handles the events of the QP that uses it, in any context. May sleep; not
+    /// in a handler of `id`.
     ///
     /// # Errors
     ///
@@ -56,13 +65,14 @@ impl Cq {
     ///
     /// # Safety
     ///
-    /// `round` may be called with `context` until the queue is dropped, which is before `queue` is.
+    /// `round` and `event` may be called with `context` until the queue is dropped or abandoned, which is before
+    /// `queue` is dropped.
     pub(super) unsafe fn create(
         (id, pd): (&CmRef, &Pd),
         nr_cqe: u32,
         vector: u32,
         queue: &OwnedQueue,
-        round: RoundFn,
+        (round, event): (RoundFn, EventFn),
         context: *mut ffi::c_void,
     ) -> Result<Self> {
         let device = pd.device();
@@ -79,7 +89,15 @@ impl Cq {
         };
         // SAFETY: `device` is valid and registered: `id` is bound to it. The caller guarantees the rest.
         let raw = from_err_ptr(unsafe {
-            bindings::ro2ib_cq_create(device.as_raw(), nr_cqe, vector, queue, Some(round), context)
+            bindings::ro2ib_cq_create(
+                device.as_raw(),
+                nr_cqe,
+                vector,
+                queue,
+                Some(round),
+                Some(event),
+                context,
+            )
         })?;
 
         // INVARIANT: It was made here; that `id` is bound was seen above.
@@ -103,13 +121,30 @@ impl Cq {
         // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
         unsafe { bindings::ro2ib_cq_quiesce(self.as_raw()) }
     }
+
+    /// Returns whether a QP uses the queue.
+    pub(super) fn is_used(&self) -> bool {
+        // SAFETY: By the type invariant it is valid, and was not abandoned: see `abandon`.
+        unsafe { bindings::ro2ib_cq_is_used(self.as_raw()) }
+    }
+
+    /// Cuts the queue off, because its QP was not destroyed, and logs that. Neither `round` nor `event` is called any
+    /// more, and none of them runs. The queue is not freed when this is dropped. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The last call, except that of `drop`.
+    pub(super) unsafe fn abandon(&self) {
+        // SAFETY: By the type invariant it is valid.
+        unsafe { bindings::ro2ib_cq_abandon(self.as_raw()) }
+    }
 }
 
 impl Drop for Cq {
-    /// Waits until no round is under way.
+    /// Waits until no round is under way. If the device does not destroy it, it stays, and is cut off.
     fn drop(&mut self) {
         // SAFETY: By the type invariant it is ours, and the id, which goes afterwards, keeps the device. The QP that
-        // uses the queue owns it and is gone.
+        // used the queue owns it, and is gone, unless it has abandoned it.
         unsafe { bindings::ro2ib_cq_destroy(self.as_raw()) }
     }
 }

@@ -36,7 +36,7 @@ pub(super) const DRAIN_WRS: u32 = 1;
 ///
 /// # Invariants
 ///
-/// `drained` is only set when no completion will come any more.
+/// `drained` is only set when no completion will come any more, or be handled if the device did not destroy the QP.
 pub(super) struct Drain {
     markers_left: Atomic<u32>,
     drained: Atomic<u32>,
@@ -56,7 +56,7 @@ const ENDING: u32 = 3;
 
 /// State of the completions of a QP.
 pub(super) enum DrainState {
-    /// None will come any more.
+    /// None will come any more, or be handled.
     Done,
     /// Completions will come, and the markers as the last.
     Pending,
@@ -168,7 +168,7 @@ impl Drain {
         self.markers_left.load(Relaxed) == 0 && self.drained.load(Relaxed) == 0
     }
 
-    /// Notes that no completion will come any more.
+    /// Notes that no completion will come any more, or be handled.
     pub(super) fn set_drained(&self) {
         // INVARIANT: Guaranteed by the caller.
         self.drained.store(1, Release);

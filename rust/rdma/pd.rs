@@ -13,16 +13,24 @@ use kernel::{
     }, //
 };
 
-use super::device::Device;
+use super::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    device::Device, //
+};
 use crate::bindings;
 
 /// A protection domain (`struct ib_pd`).
 ///
 /// # Invariants
 ///
-/// `pd` is a protection domain of `device` that only `drop` frees.
+/// `pd` is a protection domain of `device` that only `drop` frees. `kept` is set if something that was made from it
+/// stays for ever.
 pub(crate) struct Pd {
     pd: NonNull<bindings::ib_pd>,
+    kept: Atomic<bool>,
     device: ARef<Device>,
 }
 
@@ -43,6 +51,7 @@ impl Pd {
         // INVARIANT: It is ours.
         let pd = Self {
             pd: NonNull::new(pd).ok_or(ENOMEM)?,
+            kept: Atomic::new(false),
             device,
         };
 
@@ -63,11 +72,21 @@ impl Pd {
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.pd.as_ptr()
     }
+
+    /// Keeps the protection domain allocated for ever, because the device did not destroy a QP of it. The device itself
+    /// is released as usual.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Relaxed);
+    }
 }
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; what was made from it holds an `Arc<Pd>`.
+        if self.kept.load(Relaxed) {
+            // The core would warn, and free what its lists of QPs and its memory for local keys still refer to.
+            return;
+        }
+        // SAFETY: By the type invariant; what was made from it holds an `Arc<Pd>`, and is destroyed.
         unsafe { bindings::ro2ib_dealloc_pd(self.as_raw()) }
     }
 }

@@ -15,6 +15,11 @@
 //! completion has, too, and [`QpHandler::drained`] is called. Then a worker calls
 //! [`Qp::destroy_mrs`] (every key is dead), and drops the QP. A QP that is dropped
 //! without all this is destroyed before its completions are handled.
+//!
+//! A device may refuse to destroy a QP, for example if its firmware does not answer. Then the device may write to
+//! posted buffers, and report completions and events, until it is reset. The objects that it can reach stay allocated
+//! for ever: these buffers, their mappings, the protection domain, and the completion queue, which is also the context
+//! of the QP, and is cut off from the rest ([`Cq::abandon`]). All else is freed as usual, so that nothing waits for it.
 
 use core::{
     marker::PhantomPinned,
@@ -105,9 +110,8 @@ pub(crate) enum MapMrError {
 ///
 /// # Invariants
 ///
-/// `raw` is the QP of the CM id `id`, made with `pd`, `cq` and, as its context,
-/// the address of this, until `gone` is set. The slots in `shared` are posted to no other. `cq` has the address of
-/// `shared` as its context, and is used by no other QP.
+/// `raw` is the QP of the CM id `id`, made with `pd` and `cq`, until `gone` is set. The slots in `shared` are posted to
+/// no other. `cq` has the address of `shared` as its context, and is used by no other QP.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<T: QpHandler> {
     // Dropped in this order, after the QP is destroyed: the queue, so that no round is under way; keys and memory; the
@@ -187,7 +191,7 @@ impl<T: QpHandler> Qp<T> {
                             config.nr_cqe(),
                             vector,
                             (*this).shared.handler().completion_workqueue(),
-                            Self::round,
+                            (Self::round, Self::event),
                             (&raw mut (*this).shared).cast(),
                         )
                     }?
@@ -197,17 +201,20 @@ impl<T: QpHandler> Qp<T> {
                 raw: {
                     let this = this.as_ptr();
 
-                    // SAFETY: The fields it uses are initialised. Events may come from now on,
-                    // they only use `shared`. The CM id, PD and CQ are kept by this.
-                    let raw = unsafe {
-                        (*this).id.create_qp(
-                            &(*this).pd,
-                            (*this).cq.as_raw(),
-                            this.cast(),
-                            Some(Self::event),
-                            &mut caps,
-                        )
-                    }?;
+                    // SAFETY: The fields it uses are initialised. Events may come from now on, they only use `shared`.
+                    // The CM id, PD and CQ are kept by this; `destroy` keeps what the QP uses if it outlives this.
+                    let (id, pd, cq) = unsafe { (&(*this).id, &(*this).pd, &(*this).cq) };
+                    // SAFETY: As above.
+                    let made = unsafe { id.create_qp(pd, cq.as_raw(), &mut caps) };
+
+                    if made.is_err() && cq.is_used() {
+                        // The core could not make the new QP usable, and the device then refused to destroy it. Nothing
+                        // is posted.
+                        pd.keep();
+                        // SAFETY: The last use of the queue before it is dropped.
+                        unsafe { cq.abandon() };
+                    }
+                    let raw = made?;
 
                     // SAFETY: Both are initialised.
                     unsafe {
@@ -305,9 +312,9 @@ impl<T: QpHandler> Qp<T> {
             DrainState::Pending => return Err(EBUSY),
             DrainState::DestroyFirst => {
                 // SAFETY: A drain was tried, so posting has ended; `rest` gives this answer to one caller.
-                unsafe { self.destroy_undrained() };
-                // SAFETY: `rest` returned `DestroyFirst` to us; nothing of a destroyed QP completes, and
-                // `destroy_undrained` waited for the completions that existed.
+                unsafe { self.destroy(false) };
+                // SAFETY: `rest` returned `DestroyFirst` to us; nothing of a destroyed QP completes, and `destroy`
+                // waited for the completions that existed. Completions of an abandoned one are not handled.
                 unsafe { self.end_rest() };
             }
         }
@@ -321,33 +328,50 @@ impl<T: QpHandler> Qp<T> {
         self.shared.drain().give_up();
     }
 
-    /// Destroys the QP, if it is there.
+    /// Destroys the QP, if it is there, and abandons it if the device refuses. Sleeps.
+    ///
+    /// If not `settled`, handles the completions in its queue before and after that. Before, because irdma synthesises
+    /// completions of flushed work requests that point into its QP: they are polled before the QP is freed. This does
+    /// not close the gap, as irdma may add some until the QP is destroyed. After, because software providers leave
+    /// completions in the queue.
     ///
     /// # Safety
     ///
-    /// Posting has ended.
-    unsafe fn destroy(&self) {
-        if self.gone.xchg(1, Full) == 0 {
-            // SAFETY: By the type invariant it is ours, and it is not gone. Its slots stay.
-            unsafe { self.id.destroy_qp() };
+    /// Posting has ended. If `settled`, so has the drain, or there was nothing to drain.
+    unsafe fn destroy(&self, settled: bool) {
+        if self.gone.xchg(1, Full) != 0 {
+            return;
+        }
+        // SAFETY: By the type invariant it is ours, and it was not gone. Its slots stay. The others are called by the
+        // thread that sets `gone`, and by no other.
+        unsafe {
+            if !settled {
+                self.cq.quiesce();
+            }
+            self.id.destroy_qp();
+            if !settled {
+                self.cq.quiesce();
+            }
+            if self.cq.is_used() {
+                self.abandon();
+            }
         }
     }
 
-    /// Destroys the QP, if it is there, and handles the completions in its queue before and after that. Sleeps.
-    ///
-    /// Before, because irdma synthesises completions of flushed work requests that point into its QP: they are polled
-    /// before the QP is freed. This does not close the gap, as irdma may add some until the QP is destroyed. After,
-    /// because software providers leave completions in the queue.
+    /// Keeps what the device can still reach of a QP that was not destroyed.
     ///
     /// # Safety
     ///
-    /// Posting has ended. Not called by two threads at a time.
-    unsafe fn destroy_undrained(&self) {
-        // SAFETY: Guaranteed by the caller. Nothing else calls these functions before the QP is dropped.
+    /// Posting has ended; called once, by the thread that has set `gone`.
+    #[cold]
+    unsafe fn abandon(&self) {
+        self.pd.keep();
+        // SAFETY: The last use of the queue before it is dropped. Afterwards no completion is being handled, or will
+        // be, and `shared` is no context any more.
         unsafe {
-            self.cq.quiesce();
-            self.destroy();
-            self.cq.quiesce();
+            self.cq.abandon();
+            self.shared.recv_ring().abandon();
+            self.shared.send_ring().abandon();
         }
     }
 
@@ -400,14 +424,14 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Safety
     ///
-    /// No completion of the send queue will come any more, and none is being handled.
+    /// No completion of the send queue will be handled any more, and none is being handled.
     #[cold]
     unsafe fn end_rest(&self) {
         // SAFETY: Guaranteed by the caller.
         T::round(self.shared.handler(), unsafe {
             Completions::rest(&self.shared)
         });
-        // SAFETY: Guaranteed by the caller: the QP is destroyed.
+        // SAFETY: Guaranteed by the caller: the QP is destroyed or abandoned.
         unsafe { self.send_ring().release_unfinished() };
         self.shared.drain().set_drained();
     }
@@ -416,14 +440,14 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Safety
     ///
-    /// Called by the core for a QP whose context is a `Self`.
+    /// As of [`super::cq::EventFn`], for a completion queue whose context is the `shared` of the only QP that uses it.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut ffi::c_void) {
-        // SAFETY: `context` is the QP, which is there until it is destroyed; destroying it waits
-        // for event handlers. `shared` is initialised since before it was made, the rest may not be yet. `event` is
-        // valid.
+        // SAFETY: `context` is the `shared` of the QP, which is there until the QP is destroyed or abandoned, both of
+        // which wait for event handlers. It is initialised since before the QP was made, the rest of the QP may not be
+        // yet. `event` is valid.
         let (shared, event) = unsafe {
             (
-                &(*context.cast::<Self>()).shared,
+                &*context.cast::<QpShared<T, T::Recv>>(),
                 QpEvent::from_raw((*event).event),
             )
         };
@@ -464,12 +488,9 @@ impl<T: QpHandler> Qp<T> {
 #[pinned_drop]
 impl<T: QpHandler> PinnedDrop for Qp<T> {
     fn drop(self: Pin<&mut Self>) {
-        if self.shared.drain().is_settled() {
-            // SAFETY: Nothing can post any more, because that takes a reference to this.
-            unsafe { self.destroy() };
-        } else {
-            // SAFETY: As above.
-            unsafe { self.destroy_undrained() };
-        }
+        let settled = self.shared.drain().is_settled();
+
+        // SAFETY: Nothing can post any more, because that takes a reference to this.
+        unsafe { self.destroy(settled) };
     }
 }

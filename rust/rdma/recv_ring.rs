@@ -4,7 +4,8 @@
 //!
 //! [`RecvRing`], inside the QP, is plain data. A slot is used by one side at a time, which its state shows: by the
 //! receive queue while it is free, by the completion while it is posted. The slot of a failed receive keeps its buffer
-//! until the QP is destroyed. No locks; any context except hard interrupts.
+//! until the QP is destroyed; if the device does not destroy it, for ever ([`RecvRing::abandon`]). No locks; any
+//! context except hard interrupts.
 
 use core::cell::UnsafeCell;
 
@@ -34,11 +35,18 @@ pub(crate) trait RecvBuffer: Send + 'static {
     /// Returns the buffer; `None` if it has none. Exclusive: nothing else can read the buffer while the device may
     /// write to it, because the object belongs to the queue meanwhile.
     fn buf_mut(&mut self) -> Option<&mut RxBuf>;
+
+    /// Returns the buffer, and drops the rest; `None` if it has none.
+    fn into_buf(self) -> Option<RxBuf>;
 }
 
 #[cfg(ro2iblnd_kunit)]
 impl RecvBuffer for RxBuf {
     fn buf_mut(&mut self) -> Option<&mut RxBuf> {
+        Some(self)
+    }
+
+    fn into_buf(self) -> Option<RxBuf> {
         Some(self)
     }
 }
@@ -160,6 +168,27 @@ impl<R: RecvBuffer> RecvRing<R> {
                 buf.sync_for_cpu(nob);
             }
             round.received(buf, nob);
+        }
+    }
+
+    /// Leaves the buffers of all receives that have not succeeded to the device, for ever. Process context.
+    ///
+    /// # Safety
+    ///
+    /// No completion is being handled, or will be, and posting has ended. Not called by two threads at a time.
+    pub(super) unsafe fn abandon(&self) {
+        for slot in &*self.slots {
+            if slot.is_free() {
+                continue;
+            }
+            // SAFETY: By the caller's guarantee nothing else uses it: the completion has ended, or will never be
+            // handled.
+            let buf = unsafe { (*slot.buf.get()).take() };
+
+            // INVARIANT: The state stays, so that nothing is ever posted in the slot.
+            if let Some(buf) = buf.and_then(R::into_buf) {
+                buf.abandon();
+            }
         }
     }
 

@@ -228,11 +228,32 @@ impl SendRing {
     ///
     /// # Safety
     ///
-    /// No completion will come any more, none is being handled, posting has ended, and the QP is drained or destroyed.
+    /// No completion will come any more, none is being handled, posting has ended, and the QP is drained, destroyed or
+    /// abandoned ([`Self::abandon`]).
     pub(super) unsafe fn release_unfinished(&self) {
         for slot in &*self.slots {
             // SAFETY: By the caller's guarantee nothing else uses it.
             unsafe { *slot.get() = Resources::default() };
+        }
+    }
+
+    /// Leaves the message buffers of all work requests that have not succeeded to the device, for ever, because it did
+    /// not destroy the QP and may send from them: their pages must not get other contents. Process context.
+    ///
+    /// Pages of LNet ([`WrMemory::Reads`]) are unmapped and go back to LNet all the same, which ends no message and no
+    /// NI without them. An IOMMU then stops the device. Without an IOMMU the device may still send what the next owner
+    /// puts there, but only to this peer, whose connection is closed. The key of a region is not valid any more, unless
+    /// the device refuses that, too.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::release_unfinished`], except that the QP exists and that no completion will be handled.
+    pub(super) unsafe fn abandon(&self) {
+        for slot in &*self.slots {
+            // SAFETY: By the caller's guarantee nothing else uses it.
+            if let Some(buf) = unsafe { (*slot.get()).buf.take() } {
+                buf.abandon();
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use crate::bindings;
 /// # Invariants
 ///
 /// `wcs` are the next completions of the QP of `shared`, and no other thread handles completions of it. If there is a
-/// `rest`, no other completion of its send queue will come.
+/// `rest`, no other completion of its send queue will be handled.
 pub(crate) struct Completions<'a, T, R: RecvBuffer> {
     shared: &'a QpShared<T, R>,
     wcs: &'a [bindings::ib_wc],
@@ -47,7 +47,7 @@ impl<'a, T, R: RecvBuffer> Completions<'a, T, R> {
     ///
     /// # Safety
     ///
-    /// No completion of the send queue of `shared` will come any more, and none is being handled.
+    /// No completion of the send queue of `shared` will be handled any more, and none is being handled.
     pub(super) unsafe fn rest(shared: &'a QpShared<T, R>) -> Self {
         Self {
             shared,

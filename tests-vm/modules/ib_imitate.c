@@ -5,7 +5,8 @@
  * verbs and the device's own functions. Load it before the devices are made.
  *
  * It can also make a device faster: the port reports the given speed. Or deaf:
- * its receive queues stay empty.
+ * its receive queues stay empty. Or stalled, as when the firmware of an adapter
+ * does not answer commands: its queue pairs stay as they are.
  *
  * A parameter of 0 changes nothing. DMA stays as it is, because only rxe can
  * use rxe's addresses. The parameter "dma" can name another DMA device while
@@ -63,6 +64,9 @@ MODULE_PARM_DESC(qps_error, "errno of the queue pair that is one too many; at an
 static bool map_sleeps;
 module_param(map_sleeps, bool, 0444);
 MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
+static bool stalled;
+module_param(stalled, bool, 0644);
+MODULE_PARM_DESC(stalled, "queue pairs of reliable connections are neither destroyed nor moved to the error state; at any time");
 static bool deaf;
 module_param(deaf, bool, 0644);
 MODULE_PARM_DESC(deaf, "buffers to receive into are taken and never used; at any time");
@@ -169,6 +173,9 @@ static int profile_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
 static int profile_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int attr_mask,
 			     struct ib_udata *udata)
 {
+	if (READ_ONCE(stalled) && qp->qp_type == IB_QPT_RC &&
+	    attr_mask & IB_QP_STATE && attr->qp_state == IB_QPS_ERR)
+		return -ETIMEDOUT;
 	ops_hook_ack_timeout(attr, attr_mask);
 	return real.modify_qp(qp, attr, attr_mask, udata);
 }
@@ -176,8 +183,11 @@ static int profile_modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int attr
 static int profile_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
 {
 	bool rc_qp = qp->qp_type == IB_QPT_RC;
-	int rc = real.destroy_qp(qp, udata);
+	int rc;
 
+	if (READ_ONCE(stalled) && rc_qp)
+		return -ETIMEDOUT;
+	rc = real.destroy_qp(qp, udata);
 	if (!rc && rc_qp)
 		atomic_dec(&qps_made);
 	return rc;

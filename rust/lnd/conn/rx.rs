@@ -75,6 +75,15 @@ impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
             BufState::Detached(_) | BufState::Nothing => None,
         }
     }
+
+    fn into_buf(self) -> Option<RxBuf> {
+        let mut this = self;
+
+        match core::mem::replace(&mut this.buf, BufState::Nothing) {
+            BufState::Mapped(buf) => Some(buf),
+            BufState::Detached(_) | BufState::Nothing => None,
+        }
+    }
 }
 
 impl<C> Rx<C> {

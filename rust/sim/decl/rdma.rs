@@ -571,6 +571,8 @@ unsafe extern "C" {
     pub fn ib_device_put(device: *mut ib_device);
     pub fn rdma_roce_rescan_device(ib_dev: *mut ib_device);
     pub fn ro2ib_cq_quiesce(cq: *mut ro2ib_cq);
+    pub fn ro2ib_cq_is_used(cq: *const ro2ib_cq) -> bool;
+    pub fn ro2ib_cq_abandon(cq: *mut ro2ib_cq);
     pub fn ro2ib_cq_destroy(cq: *mut ro2ib_cq);
     pub fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, gid: *mut u8) -> bool;
     pub fn rdma_destroy_id(id: *mut rdma_cm_id);
@@ -632,6 +634,7 @@ unsafe extern "C" {
         vector: u32,
         wq: *mut workqueue_struct,
         round: Option<unsafe extern "C" fn(context: *mut c_void, wcs: *mut ib_wc, n: i32)>,
+        event: Option<unsafe extern "C" fn(event: *mut ib_event, context: *mut c_void)>,
         context: *mut c_void,
     ) -> *mut ro2ib_cq;
     pub fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr;
@@ -643,8 +646,6 @@ unsafe extern "C" {
         id: *mut rdma_cm_id,
         pd: *mut ib_pd,
         cq: *mut ro2ib_cq,
-        context: *mut c_void,
-        event: Option<unsafe extern "C" fn(arg1: *mut ib_event, arg2: *mut c_void)>,
         caps: *mut ro2ib_qp_caps,
         out: *mut *mut ib_qp,
     ) -> i32;

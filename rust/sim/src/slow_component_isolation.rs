@@ -26,6 +26,8 @@
 //! - A node has no memory for longer than a message waits: only messages that have waited as long fail.
 //! - A device has no room to map anything, and LNet drops a request that it has kept: the peer gets the answer.
 //! - LNet keeps the last request that the credits of a peer allowed: the peer gets the credits of the others at once.
+//! - A device does not destroy the queue pairs of connections that close, and messages arrive there afterwards: the
+//!   device writes to no memory that has another owner, and neither the NI nor the removal of the device waits.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
 
 use simc::{
@@ -33,6 +35,7 @@ use simc::{
     decl::{
         k::EREMOTEIO,
         r::ib_event_type_IB_EVENT_PORT_ERR,
+        r::ib_event_type_IB_EVENT_QP_FATAL,
         r::ro2ib_tuning, //
     },
     lnet::{
@@ -73,7 +76,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 26] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 28] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -111,6 +114,12 @@ pub const WORLDS: [(&str, fn(u64) -> End); 26] = [
     ),
     ("no memory, and a small depth", small_depth),
     ("no memory, and a peer that wants no data", unwanted),
+    ("a device does not destroy a queue pair", |seed| {
+        keeps_qps(seed, false)
+    }),
+    ("a device does not destroy a flushed queue pair", |seed| {
+        keeps_qps(seed, true)
+    }),
     ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
     ("LNet keeps the last request, messages finish", |seed| {
         keeps_last(seed, 3)
@@ -862,6 +871,74 @@ fn dropped_late(seed: u64) -> End {
         down(0, 0..1);
         down(1, 0..1);
         world::clean_all();
+    })
+}
+
+/// Closes a connection of a node whose device refuses to destroy queue pairs, and, unless it `flushes` them, to move
+/// them to the error state. The peer does not learn of the end, and sends messages, which arrive. Then the NI is
+/// deleted, and the device is removed.
+fn keeps_qps(seed: u64, flushes: bool) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.probe = 0;
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        let (here, there) = (world::ip(0, 0), world::ip(1, 0));
+        let connects = || {
+            done_on(0, "user", move || {
+                send(ni(0, 0), there, 50 * SEC, "no connection");
+            });
+        };
+        let puts = |n| {
+            for _ in 0..n {
+                done_on(1, "user", move || {
+                    let _ = lnet::begin(ni(1, 0), lnet::PUT, lnet::nid_of(here), 200, false);
+                });
+            }
+        };
+        let tells = || {
+            for qp in w().all_qps.clone() {
+                verbs::tell(qp, ib_event_type_IB_EVENT_QP_FATAL);
+            }
+            sched::sleep(SEC);
+        };
+        let device = world::device(0, 0);
+        let kept = move || verbs::kept(device).count();
+        connects();
+        puts(1);
+        sched::sleep(SEC);
+        w().keeps_qps = Some((0, flushes));
+        w().plan.mute = 0..1;
+        done_on(0, "user", move || {
+            let _ = lnet::control(ni(0, 0), 1, lnet::nid_of(there));
+        });
+        within(60 * SEC, "the queue pair is not destroyed", || kept() != 0);
+        sched::sleep(SEC);
+        let written = w().messages;
+        puts(3);
+        sched::sleep(SEC);
+        if !flushes && w().messages == written {
+            violation("no message arrives at the queue pair");
+        }
+        tells();
+        w().plan.mute = 0..0;
+        connects();
+        let begun = sched::now();
+        done_on(0, "down", || lnet::ni_down(ni(0, 0)));
+        if sched::now() - begun > 30 * SEC {
+            violation("an NI waits for a queue pair that its device does not destroy");
+        }
+        if kept() < 2 {
+            violation("the device has destroyed a queue pair");
+        }
+        done_on(0, "happens", move || world::unplug(device, false));
+        tells();
+        // The kernel does not unload the module, in which functions for completions are. Here that shows what is left.
+        done_on(0, "down", world::unload_unseen);
+        down(1, 0..1);
+        for node in 0..2 {
+            world::clean(node);
+        }
     })
 }
 

@@ -1621,7 +1621,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
     }
     let i = id_mut(id);
     if !i.qp.is_null() {
-        verbs::to_err(i.qp);
+        verbs::cm_to_err(i.qp);
     }
     let (nr, other) = (i.nr, i.other);
     match i.cm {
@@ -1655,8 +1655,6 @@ pub unsafe extern "C" fn ro2ib_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ib_pd,
     cq: *mut ro2ib_cq,
-    context: *mut c_void,
-    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     caps: *mut ro2ib_qp_caps,
     out: *mut *mut ib_qp,
 ) -> i32 {
@@ -1670,7 +1668,7 @@ pub unsafe extern "C" fn ro2ib_create_qp(
     verbs::command(i.dev);
     // SAFETY: By the contract of this function.
     unsafe {
-        match verbs::create_qp(pd, cq, context, event, caps) {
+        match verbs::create_qp(pd, cq, caps) {
             Ok(qp) => {
                 id_mut(id).qp = qp;
                 *out = qp.cast();

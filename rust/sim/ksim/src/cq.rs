@@ -40,6 +40,7 @@ pub struct Cq {
     /// Entries.
     len: u32,
     round: unsafe extern "C" fn(*mut c_void, *mut ib_wc, i32),
+    event: unsafe extern "C" fn(*mut ib_event, *mut c_void),
     context: *mut c_void,
     qp: *mut Qp,
     queue: VecDeque<Done>,
@@ -47,6 +48,8 @@ pub struct Cq {
     polled: bool,
     /// Only `ro2ib_cq_quiesce()` polls it.
     stopped: bool,
+    /// The driver gave it up, because its queue pair was not destroyed.
+    pub abandoned: bool,
     /// It was destroyed.
     pub gone: bool,
 }
@@ -61,7 +64,11 @@ const BATCH: u64 = 16;
 pub fn device_goes(dev: *mut Dev) {
     // SAFETY: Devices and their queues stay until the world ends.
     unsafe {
-        if (*dev).cqs.iter().any(|cq| !(**cq).gone) {
+        if (*dev)
+            .cqs
+            .iter()
+            .any(|cq| !(**cq).gone && !(**cq).abandoned)
+        {
             violation("a device goes, and some of its completion queues are in use");
         }
     }
@@ -74,6 +81,7 @@ pub unsafe extern "C" fn ro2ib_cq_create(
     _vector: u32,
     wq: *mut workqueue_struct,
     round: Option<unsafe extern "C" fn(*mut c_void, *mut ib_wc, i32)>,
+    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     context: *mut c_void,
 ) -> *mut ro2ib_cq {
     lock::might_sleep("ib_create_cq");
@@ -94,11 +102,13 @@ pub unsafe extern "C" fn ro2ib_cq_create(
         },
         len: nr_cqe,
         round: round.expect("the driver has a function for completions"),
+        event: event.expect("the driver has a function for events"),
         context,
         qp: core::ptr::null_mut(),
         queue: VecDeque::new(),
         polled: false,
         stopped: false,
+        abandoned: false,
         gone: false,
     }));
     // SAFETY: Devices stay until the world ends.
@@ -116,11 +126,60 @@ pub fn attach(cq: *mut Cq, qp: *mut Qp) {
     c.qp = qp;
 }
 
+/// Passes an event of the queue pair to the driver.
+pub fn qp_event(cq: *mut Cq, event: *mut ib_event) {
+    // SAFETY: Queues stay until the world ends. The context belongs to the driver until it destroys the queue, which
+    // waits for events, or abandons it.
+    unsafe {
+        if !(*cq).abandoned {
+            world::enter();
+            ((*cq).event)(event, (*cq).context);
+            world::leave();
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cq_is_used(cq: *const ro2ib_cq) -> bool {
+    let cq: *const Cq = cq.cast();
+    // SAFETY: Queues and queue pairs stay until the world ends.
+    unsafe { !((*cq).qp.is_null() || (*(*cq).qp).gone) }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cq_abandon(cq: *mut ro2ib_cq) {
+    lock::might_sleep("synchronize_rcu");
+    sched::point();
+    let cq: *mut Cq = cq.cast();
+    // SAFETY: Queues and queue pairs stay until the world ends.
+    unsafe {
+        let qp = (*cq).qp;
+        if (*cq).gone || (*cq).abandoned || qp.is_null() || !(*qp).kept {
+            violation("a completion queue is abandoned twice, or without need");
+        }
+        (*cq).stopped = true;
+        while (*cq).polled {
+            sched::sleep_on(cq as usize);
+        }
+        (*cq).abandoned = true;
+        while (*qp).has_events() {
+            sched::sleep_on(qp as usize);
+        }
+        let is_receive =
+            |done: &&Done| done.wc.status == 0 && done.wc.opcode == ib_wc_opcode_IB_WC_RECV;
+        (*qp).leave((*cq).queue.iter().filter(is_receive).count());
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cq_destroy(cq: *mut ro2ib_cq) {
     lock::might_sleep("ib_destroy_cq");
     sched::point();
     let cq: *mut Cq = cq.cast();
+    // SAFETY: Queues stay until the world ends.
+    if unsafe { (*cq).abandoned } {
+        return;
+    }
     // SAFETY: Queues and queue pairs stay until the world ends.
     unsafe {
         if (*cq).gone || !((*cq).qp.is_null() || (*(*cq).qp).gone) {

@@ -348,6 +348,15 @@ pub fn receive_buffers(dev: *const Dev) -> usize {
         .count()
 }
 
+/// Counts the message buffers that are mapped for a device to send from.
+pub fn send_buffers(dev: *const Dev) -> usize {
+    w().maps
+        .live
+        .values()
+        .filter(|m| m.dev == dev as usize && m.dir == 0 && m.len == PAGE)
+        .count()
+}
+
 /// Returns whether there is no mapping at all.
 pub fn none() -> bool {
     w().maps.live.is_empty()

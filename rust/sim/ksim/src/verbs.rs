@@ -187,16 +187,26 @@ impl Dev {
     /// Returns a description of its objects that are left; empty if there are none.
     pub fn left(&self) -> String {
         // SAFETY: Queues stay until the world ends.
-        let cqs = self.cqs.iter().filter(|cq| unsafe { !(***cq).gone });
+        let cqs = self
+            .cqs
+            .iter()
+            .filter(|cq| unsafe { !(***cq).gone && !(***cq).abandoned });
         let mut s = String::new();
         if self.lost {
             return s;
         }
+        let (mut kept_qps, mut kept_pds) = (0, Vec::new());
+        for qp in kept(self) {
+            kept_qps += 1;
+            kept_pds.push(qp.pd as usize);
+        }
+        kept_pds.sort_unstable();
+        kept_pds.dedup();
         for (n, what) in [
             (self.refs, "references"),
-            (self.pds, "protection domains"),
+            (self.pds - kept_pds.len(), "protection domains"),
             (self.mrs.len(), "regions"),
-            (self.qps, "queue pairs"),
+            (self.qps - kept_qps, "queue pairs"),
             (
                 self.ids
                     .iter()
@@ -206,7 +216,7 @@ impl Dev {
             ),
             (self.handlers.len(), "event handlers"),
             (cqs.count(), "completion queues"),
-            (dma::left(self), "mappings"),
+            (dma::left(self).abs_diff(kept_buffers(self)), "mappings"),
         ] {
             if n != 0 {
                 s += &format!("{n} {what}, ");
@@ -703,8 +713,6 @@ pub struct Qp {
     pub dev: *mut Dev,
     pd: *mut Pd,
     pub cq: *mut Cq,
-    context: *mut c_void,
-    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     /// State of the queue pair.
     pub state: State,
     /// Number of the other side's queue pair.
@@ -734,6 +742,13 @@ pub struct Qp {
     pub handling: usize,
     /// The queue pair is destroyed; the memory stays until the world ends.
     pub gone: bool,
+    /// The device refused to destroy the queue pair, which is not the driver's any more.
+    pub kept: bool,
+    /// Memory of receives that the driver then left to the device, and the number of receives that had completed
+    /// without the driver having seen that.
+    left: (Vec<(u64, u32)>, usize),
+    /// Memory of receives that did not succeed.
+    flushed: Vec<(u64, u32)>,
     caps: ro2ib_qp_caps,
     sq: VecDeque<Wr>,
     rq: VecDeque<Recv>,
@@ -787,8 +802,6 @@ pub fn connected(node: usize) -> usize {
 pub unsafe fn create_qp(
     pd: *mut ib_pd,
     cq: *mut ro2ib_cq,
-    context: *mut c_void,
-    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     caps: *mut ro2ib_qp_caps,
 ) -> Result<*mut Qp, i32> {
     lock::might_sleep("ib_create_qp");
@@ -824,8 +837,6 @@ pub unsafe fn create_qp(
             dev,
             pd,
             cq: cq.cast(),
-            context,
-            event,
             state: State::Init,
             peer: 0,
             lid: 0,
@@ -840,6 +851,9 @@ pub unsafe fn create_qp(
             completions: 0,
             handling: 0,
             gone: false,
+            kept: false,
+            left: (Vec::new(), 0),
+            flushed: Vec::new(),
             caps: *caps,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
@@ -870,6 +884,15 @@ pub fn destroy_qp(qp: *mut Qp) {
     sched::point();
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
+    // SAFETY: Devices stay until the world ends.
+    let node = unsafe { (*q.dev).node };
+    if w().keeps_qps.is_some_and(|(of, _)| of == node) {
+        if telling() {
+            say(&format!("qp {}: the device refuses to destroy it", q.qpn));
+        }
+        q.kept = true;
+        return;
+    }
     know(q);
     while q.events != 0 {
         sched::sleep_on(qp as usize);
@@ -901,6 +924,50 @@ pub fn destroy_qp(qp: *mut Qp) {
         (*q.pd).users -= 1;
         (*q.dev).qps -= 1;
     }
+}
+
+/// Returns the queue pairs that a device refused to destroy.
+pub fn kept(dev: *const Dev) -> impl Iterator<Item = &'static Qp> {
+    // SAFETY: The memory stays until the world ends.
+    let all = w().all_qps.iter().map(|qp| unsafe { &**qp });
+    all.filter(move |qp| qp.kept && qp.dev.cast_const() == dev)
+}
+
+impl Qp {
+    /// Returns whether events are on the way to the driver.
+    pub fn has_events(&self) -> bool {
+        self.events != 0
+    }
+
+    /// Notes that the driver leaves the queue pair to the device. `unseen` receives have completed.
+    pub fn leave(&mut self, unseen: usize) {
+        let posted = self.rq.iter().filter(|recv| recv.len != 0);
+        let posted = posted.map(|recv| (recv.addr, recv.len));
+        self.left = (posted.chain(self.flushed.drain(..)).collect(), unseen);
+    }
+}
+
+/// Counts the message buffers that a device keeps for such queue pairs, when the driver has no other. Checks that the
+/// device can write to those of receives. The driver also leaves those that it was about to post.
+pub fn kept_buffers(dev: *const Dev) -> usize {
+    let (mut least, mut most) = (0, 0);
+    for qp in kept(dev) {
+        let (posted, unseen) = &qp.left;
+        least += posted.len() + unseen;
+        most += qp.caps.max_recv_wr as usize;
+        let is_there = |(addr, len): &(u64, u32)| dma::touch(dev, *addr, (*len).into(), true);
+        if !posted.iter().all(is_there) {
+            violation("a device does not destroy a queue pair, and has no memory for its receives");
+        }
+    }
+    if most == 0 {
+        return 0;
+    }
+    let receives = dma::receive_buffers(dev);
+    if receives < least || receives > most {
+        violation("a device does not destroy a queue pair, and has too few buffers, or too many");
+    }
+    receives + dma::send_buffers(dev)
 }
 
 /// Returns the devices of all nodes.
@@ -1093,6 +1160,9 @@ fn flush_sends(q: &mut Qp) {
 fn flush_receives(q: &mut Qp) {
     let (qp, early): (*mut Qp, _) = (q, flushes_early(q));
     while let Some(r) = pop_recv(q) {
+        if r.len != 0 {
+            q.flushed.push((r.addr, r.len));
+        }
         if early && r.len != 0 {
             q.late.push((r.addr, r.len, true));
         }
@@ -1202,7 +1272,7 @@ fn latency() -> u64 {
 fn kick(qp: *mut Qp) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
-    if q.state != State::Rts || q.busy || q.done >= q.sq.len() {
+    if q.kept || q.state != State::Rts || q.busy || q.done >= q.sq.len() {
         return;
     }
     q.busy = true;
@@ -1470,13 +1540,11 @@ pub fn tell(qp: *mut Qp, event: u32) {
                 ..Default::default()
             };
             ev.element.qp = qp.cast();
-            if let (Some(f), false) = ((*qp).event, (*qp).gone) {
+            if !(*qp).gone {
                 if telling() {
                     say(&format!("qp {}: event {event}", (*qp).qpn));
                 }
-                world::enter();
-                f(&raw mut ev, (*qp).context);
-                world::leave();
+                cq::qp_event((*qp).cq, &raw mut ev);
             }
             (*qp).events -= 1;
             if event == ib_event_type_IB_EVENT_COMM_EST {
@@ -1538,7 +1606,7 @@ fn carry_out(qp: *mut Qp) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
     q.busy = false;
-    if q.state != State::Rts || q.done >= q.sq.len() || w().failed.is_some() {
+    if q.kept || q.state != State::Rts || q.done >= q.sq.len() || w().failed.is_some() {
         return;
     }
     if is_shy(q) {
@@ -1614,12 +1682,28 @@ fn carry_out(qp: *mut Qp) {
     }
 }
 
+/// Moves a queue pair to the error state for the CM, which ignores that the device refuses.
+pub fn cm_to_err(qp: *mut Qp) {
+    // SAFETY: The memory stays until the world ends, and so do devices.
+    let (q, node) = unsafe { (&mut *qp, (*(*qp).dev).node) };
+    let refuses = w().keeps_qps == Some((node, false));
+    q.undrained |= refuses;
+    if !refuses {
+        to_err(qp);
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     sched::point();
     let qp: *mut Qp = qp.cast();
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
+    // SAFETY: Devices stay until the world ends.
+    if w().keeps_qps == Some((unsafe { (*q.dev).node }, false)) {
+        q.undrained = true;
+        return -(EIO as i32);
+    }
     // A flush that is under way goes on when a later command fails.
     let flushing = q.flushing.contains(&true);
     if world::fails(Fault::Verbs) && !flushing {
