@@ -167,6 +167,11 @@ impl Hca {
                 .map_err(StartError::because("no memory"))
         };
         let reserves = (reserve()?, reserve()?);
+        // rxe gains nothing from inline data, and that of RHEL 9.6 sends other memory in its place.
+        let inline = match device.is_software() {
+            true => 0,
+            false => InlineSearch::MOST,
+        };
         let hca = Self {
             device,
             reserves,
@@ -177,7 +182,7 @@ impl Hca {
             port,
             mr_pages,
             mr_page,
-            inline: Atomic::new(InlineSearch::MOST.into()),
+            inline: Atomic::new(inline.into()),
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),

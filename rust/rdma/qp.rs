@@ -79,7 +79,7 @@ pub(crate) struct QpConfig {
     pub(crate) rq_depth: u16,
     /// Scatter/gather entries per send, from 1 to the device's limit.
     pub(crate) max_send_sge: u16,
-    /// Sends of up to this many bytes go inline, if the provider can.
+    /// Sends of up to this many bytes go inline, if the provider can; 0: none does, even if the provider offers that.
     pub(crate) max_inline: u16,
     /// Memory regions.
     pub(crate) nr_mrs: u16,
@@ -216,9 +216,15 @@ impl<T: QpHandler> Qp<T> {
                     }
                     let raw = made?;
 
+                    // The provider may offer more than was asked for.
+                    let inline = match config.max_inline {
+                        0 => 0,
+                        _ => caps.max_inline,
+                    };
+
                     // SAFETY: Both are initialised.
                     unsafe {
-                        (*this).max_inline.store(caps.max_inline, Relaxed);
+                        (*this).max_inline.store(inline, Relaxed);
                         (*this).qpn.store(caps.qpn, Relaxed);
                     }
                     raw
