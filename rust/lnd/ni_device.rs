@@ -403,13 +403,15 @@ impl NiDevice {
 
     /// Handles a link of the interface that changed or is about to change.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
-        let gids = event == LinkEvent::Moved && self.ni.on_hca(Hca::has_gids).unwrap_or(false);
+        let gids = self.ni.on_hca(Hca::has_gids).unwrap_or(false);
         let now_ms = self.ni.now_ms();
         self.ni.way(|way| match event {
             LinkEvent::Up => {
                 way.interface(Interface::Up);
-                // The address may be on another interface now. Over InfiniBand and iWARP no other event tells.
-                way.address.recheck(now_ms);
+                if !gids {
+                    // The address may be on another interface now, and no event of a GID tells.
+                    way.address.recheck(now_ms);
+                }
             }
             LinkEvent::NoCarrier => way.interface(Interface::NoCarrier),
             LinkEvent::Down => way.interface(Interface::Down),
