@@ -296,9 +296,11 @@ impl LinkState {
         self.ended = true;
     }
 
-    /// Records whether the port of the device is active. Returns whether that has changed.
+    /// Records whether the port of the device is active. Returns whether that decides about the use of connections.
     pub fn port(&mut self, active: bool) -> bool {
-        core::mem::replace(&mut self.port, active) != active
+        let carried = self.carries();
+        self.port = active;
+        self.carries() != carried
     }
 
     /// Returns whether the port was active at the last query.

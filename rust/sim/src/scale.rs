@@ -156,8 +156,9 @@ const MESSAGES: usize = 50;
 const LOCKS: u64 = 30;
 const ALLOCATIONS: u64 = 3;
 
-/// More locks than both ends of a connection need to end and to free its id.
-const LOCKS_TO_END: u64 = 600;
+/// More locks than both ends of a connection need to end and to free its id. An event of the link, and the query of the
+/// port after it, each look whether ids that wait have a route.
+const LOCKS_TO_END: u64 = 650;
 
 /// Time after which deferred one-time work has been done.
 const REST: u64 = 20 * SEC;
