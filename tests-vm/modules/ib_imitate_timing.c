@@ -39,7 +39,6 @@
 #include <linux/slab.h>
 #include <linux/smp.h>
 #include <linux/spinlock.h>
-#include <linux/version.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 #include <rdma/ib_verbs.h>
@@ -413,14 +412,17 @@ static void command(bool counts)
 	mutex_unlock(&commands);
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
-#define cq_user uverbs_attr_bundle
-#else
-#define cq_user ib_udata
-#endif
+/*
+ * Third argument of create_cq(). 6.11, and older kernels with a port of it, pass
+ * struct uverbs_attr_bundle.
+ */
+typedef typeof(_Generic(real.create_cq,
+	int (*)(struct ib_cq *, const struct ib_cq_init_attr *, struct ib_udata *):
+		(struct ib_udata *)NULL,
+	default: (struct uverbs_attr_bundle *)NULL)) cq_user;
 
 static int timing_create_cq(struct ib_cq *cq, const struct ib_cq_init_attr *attr,
-			    struct cq_user *user)
+			    cq_user user)
 {
 	struct timed_cq *timed;
 	int rc;
