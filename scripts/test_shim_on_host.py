@@ -2,6 +2,7 @@
 """Functions of the shim on the host: their text is compiled with stubs of the kernel and called. Run: pytest scripts"""
 
 import ctypes
+import errno
 import os
 import re
 import subprocess
@@ -76,6 +77,45 @@ int runs, stores;
 #define pr_err_ratelimited(...) ((void)0)
 #define rcu_read_lock() ((void)0)
 #define rcu_read_unlock() ((void)0)
+"""
+
+# LNet, and the module list, of which a driver takes the name of ko2iblnd. `calls` has a letter for each step.
+REGISTER = """
+#define KBUILD_MODNAME "ro2iblnd"
+#define READ_ONCE(x) (x)
+#define pr_err(...) ((void)0)
+#define pr_warn(...) ((void)0)
+enum { O2IBLND = 5 };
+struct ro2ib_lnd_ops;
+struct lnet_lnd { int type; };
+static struct { const struct lnet_lnd *ln_lnds[8]; } the_lnet;
+static struct lnet_lnd ro2ib_lnd, other;
+static const struct ro2ib_lnd_ops *ro2ib_ops;
+static void *ro2ib_driver;
+struct kobject { struct kobject *parent; };
+static struct module { struct { struct kobject kobj; } mkobj; } the_module;
+#define THIS_MODULE (&the_module)
+static int ro2ib_late_work, name_error;
+char calls[99];
+static void call(char c) { calls[strlen(calls)] = c; }
+static int sysfs_create_link_nowarn(struct kobject *k, struct kobject *t, const char *name)
+{ call('n'); return name_error; }
+static void sysfs_remove_link(struct kobject *k, const char *name) { call('N'); }
+static int libcfs_setup(void) { return 0; }
+static int ro2ib_notifiers_register(void) { call('w'); return 0; }
+static void ro2ib_notifiers_unregister(void) { call('W'); }
+static void lnet_register_lnd(struct lnet_lnd *lnd) { call('r'); }
+static void lnet_unregister_lnd(struct lnet_lnd *lnd) { call('R'); }
+static void flush_work(int *work) { }
+static void ro2ib_print_version(void) { }
+int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver);
+int load(int error, int registered)
+{
+	memset(calls, 0, sizeof(calls));
+	name_error = error;
+	the_lnet.ln_lnds[O2IBLND] = registered ? &other : NULL;
+	return ro2ib_shim_register((void *)calls, NULL);
+}
 """
 
 
@@ -156,3 +196,28 @@ def test_hiw_of_a_running_ni_is_clamped(tmp_path):
     assert lib.set(2**32) != 0
     assert lib.set(-1) != 0
     assert lib.hiw() == 7
+
+
+def test_the_name_of_ko2iblnd_is_taken_while_the_driver_is_registered(tmp_path):
+    lib = compiled(
+        tmp_path,
+        REGISTER,
+        part("sysfs_ko2iblnd.c", r"^#define RO2IB_LINK_NAME.*?^static bool ro2ib_module_linked;$"),
+        function("sysfs_ko2iblnd.c", "ro2ib_module_link_add"),
+        function("sysfs_ko2iblnd.c", "ro2ib_module_link_remove"),
+        "#define RO2IB_HAVE_LN_LNDS\n",
+        function("lnet_lnd.c", "ro2ib_shim_register"),
+        function("lnet_lnd.c", "ro2ib_shim_unregister"),
+    )
+    calls = (ctypes.c_char * 99).in_dll(lib, "calls")
+    assert (lib.load(0, 0), calls.value) == (0, b"wnr")
+    lib.ro2ib_shim_unregister()
+    assert calls.value == b"wnrRNW"
+    # Another driver is there: its module has the name, and may not have registered yet.
+    assert (lib.load(-errno.EEXIST, 0), calls.value) == (-errno.EBUSY, b"wnW")
+    # It has another name.
+    assert (lib.load(0, 1), calls.value) == (-errno.EBUSY, b"wnNW")
+    # The name is for lnetctl only.
+    assert (lib.load(-errno.ENOMEM, 0), calls.value) == (0, b"wnr")
+    lib.ro2ib_shim_unregister()
+    assert calls.value == b"wnrRW"

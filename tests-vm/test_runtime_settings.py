@@ -430,4 +430,6 @@ def test_tools_find_the_parameters_of_ko2iblnd(boot, modules, tmp_path):
     guest.check("insmod /files/ko2iblnd.ko")
     assert guest.run(f"readlink {link}")[0] != 0
     assert guest.check(f"cat {link}/parameters/timeout").strip() == "50"
+    status, out = guest.run("insmod /files/ro2iblnd.ko")
+    assert status != 0 and "busy" in out, out
     guest.check("rmmod ko2iblnd")

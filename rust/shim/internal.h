@@ -139,7 +139,7 @@ int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
 
 /* sysfs_ko2iblnd.c */
-void ro2ib_module_link_add(void);
+int ro2ib_module_link_add(void);
 void ro2ib_module_link_remove(void);
 
 /* text_params.c */

@@ -306,31 +306,34 @@ int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
 		return rc;
 	}
 
-#ifdef RO2IB_HAVE_LN_LNDS
 	/*
-	 * LNet panics on a second driver of a type; refuse instead. Nothing
-	 * that waits may come between this check and the registration, because
-	 * the other driver may register at the same time.
+	 * LNet panics on a second driver of a type; refuse instead. The name of
+	 * ko2iblnd is the lock: its module takes the name before it registers.
 	 */
-	if (READ_ONCE(the_lnet.ln_lnds[O2IBLND])) {
-		pr_err("another driver of network type o2ib is loaded; unload it first\n");
-		ro2ib_notifiers_unregister();
-		return -EBUSY;
+	rc = ro2ib_module_link_add();
+#ifdef RO2IB_HAVE_LN_LNDS
+	if (!rc && READ_ONCE(the_lnet.ln_lnds[O2IBLND])) {
+		ro2ib_module_link_remove();
+		rc = -EBUSY;
 	}
 #endif
+	if (rc) {
+		pr_err("another driver of network type o2ib is loaded; unload it first\n");
+		ro2ib_notifiers_unregister();
+		return rc;
+	}
 
 	ro2ib_ops = ops;
 	ro2ib_driver = driver;
 	lnet_register_lnd(&ro2ib_lnd);
-	ro2ib_module_link_add();
 	ro2ib_print_version();
 	return 0;
 }
 
 void ro2ib_shim_unregister(void)
 {
-	ro2ib_module_link_remove();
 	lnet_unregister_lnd(&ro2ib_lnd);
+	ro2ib_module_link_remove();
 	/*
 	 * No NI is left, so no message is queued; the last work may still run.
 	 */

@@ -24,19 +24,26 @@
 
 static bool ro2ib_module_linked;
 
-void ro2ib_module_link_add(void)
+/*
+ * Takes the name. Returns -EBUSY if a module with that name is there, which may
+ * be about to register.
+ */
+int ro2ib_module_link_add(void)
 {
 	struct kobject *self = &THIS_MODULE->mkobj.kobj;
 	int rc;
 
 	if (!strcmp(KBUILD_MODNAME, RO2IB_LINK_NAME))
-		return;
+		return 0;
 
 	rc = sysfs_create_link_nowarn(self->parent, self, RO2IB_LINK_NAME);
 	ro2ib_module_linked = !rc;
+	if (rc == -EEXIST)
+		return -EBUSY;
 	if (rc)
 		pr_warn("cannot make /sys/module/" RO2IB_LINK_NAME ": %d: lnetctl does not find the parameters\n",
 			rc);
+	return 0;
 }
 
 void ro2ib_module_link_remove(void)
