@@ -291,7 +291,8 @@ impl Conn {
         probe: bool,
         now: Option<Timestamp>,
     ) {
-        let patient = !inner.rx_queue.is_empty();
+        // A dead peer is noticed only if something is sent.
+        let patient = !probe && !inner.rx_queue.is_empty();
         // The LNet half returns the credits of these requests, and pumps. The peer gets no early credits while some
         // requests wait for their turn with LNet: those will reach the high-water mark.
         let probe = probe || (!patient && inner.wire.starves_peer());

@@ -173,8 +173,9 @@ impl Ours {
 
     /// Models `pump::pump`.
     pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
+        let probe = keepalive;
         let mut keepalive = keepalive;
-        let patient = !self.held.is_empty();
+        let patient = !probe && !self.held.is_empty();
         let pushed = self.sq.len();
         loop {
             let free = self.sq_size - self.sq.len() as u16;
@@ -211,6 +212,10 @@ impl Ours {
                 self.sq.pop_back();
                 self.sq.push_back(Work::Write(index));
             }
+        }
+        let may_go = self.txs.queued(QueueKind::Main) > 0 && self.credits.may_send(Cost::Credit);
+        if probe && may_go && self.sq.is_empty() {
+            return Err("a dead peer is not probed, although a message may go".into());
         }
         self.compare()
     }
