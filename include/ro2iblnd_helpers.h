@@ -163,7 +163,7 @@ struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev);
 void ro2ib_dealloc_pd(struct ib_pd *pd);
 u32 ro2ib_pd_lkey(struct ib_pd *pd);
 struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages);
-void ro2ib_dereg_mr(struct ib_mr *mr);
+bool ro2ib_dereg_mr(struct ib_mr *mr);
 int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt, u32 page_size);
 void ro2ib_mr_bump_key(struct ib_mr *mr);
 void ro2ib_mr_get(const struct ib_mr *mr, u32 *rkey, u64 *iova, u64 *length);

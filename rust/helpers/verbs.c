@@ -38,17 +38,21 @@ noinline struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages)
 }
 ALLOW_ERROR_INJECTION(ro2ib_alloc_mr, ERRNO_NULL);
 
-void ro2ib_dereg_mr(struct ib_mr *mr)
+/*
+ * Returns false if the device refuses. The device then has the region, and its
+ * protection domain, for ever.
+ */
+bool ro2ib_dereg_mr(struct ib_mr *mr)
 {
 	struct ib_device *dev = mr->device;
 	int rc;
 
 	WARN_ON_ONCE(in_interrupt());
 	rc = ib_dereg_mr(mr);
-	/* No way to recover: the device still owns the memory. */
 	if (rc)
 		pr_err_ratelimited("ro2iblnd: %s: a memory region cannot be destroyed: error %d; a key may still be good: reset the device\n",
 				   dev_name(&dev->dev), rc);
+	return !rc;
 }
 
 noinline int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt,

@@ -73,8 +73,8 @@ impl Pd {
         self.pd.as_ptr()
     }
 
-    /// Keeps the protection domain allocated for ever, because the device did not destroy a QP of it. The device itself
-    /// is released as usual.
+    /// Keeps the protection domain allocated for ever, because the device did not destroy a QP or a region of it. The
+    /// device itself is released as usual.
     pub(super) fn keep(&self) {
         self.kept.store(true, Relaxed);
     }
@@ -83,7 +83,8 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         if self.kept.load(Relaxed) {
-            // The core would warn, and free what its lists of QPs and its memory for local keys still refer to.
+            // The core would warn, and free what its lists of QPs and its memory for local keys still refer to; the
+            // number of the domain would be given out again, and keys of the region would fit the new owner's QPs.
             return;
         }
         // SAFETY: By the type invariant; what was made from it holds an `Arc<Pd>`, and is destroyed.

@@ -154,9 +154,13 @@ pub(super) struct Region {
 unsafe impl Send for RawMr {}
 
 impl Drop for RawMr {
-    /// Destroys the region. Sleeps. Afterwards its key is dead.
+    /// Destroys the region. Sleeps. Afterwards its key is dead, unless the device refuses, which is logged.
     fn drop(&mut self) {
         // SAFETY: By the type invariant.
-        unsafe { bindings::ro2ib_dereg_mr(self.mr.as_ptr()) }
+        let destroyed = unsafe { bindings::ro2ib_dereg_mr(self.mr.as_ptr()) };
+
+        if !destroyed {
+            self.pd.keep();
+        }
     }
 }

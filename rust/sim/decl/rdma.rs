@@ -638,7 +638,7 @@ unsafe extern "C" {
         context: *mut c_void,
     ) -> *mut ro2ib_cq;
     pub fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr;
-    pub fn ro2ib_dereg_mr(mr: *mut ib_mr);
+    pub fn ro2ib_dereg_mr(mr: *mut ib_mr) -> bool;
     pub fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table, page_size: u32) -> i32;
     pub fn ro2ib_mr_bump_key(mr: *mut ib_mr);
     pub fn ro2ib_mr_get(mr: *const ib_mr, rkey: *mut u32, iova: *mut u64, length: *mut u64);

@@ -76,7 +76,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 28] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 29] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -120,6 +120,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 28] = [
     ("a device does not destroy a flushed queue pair", |seed| {
         keeps_qps(seed, true)
     }),
+    ("a device does not destroy a region", keeps_mrs),
     ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
     ("LNet keeps the last request, messages finish", |seed| {
         keeps_last(seed, 3)
@@ -939,6 +940,29 @@ fn keeps_qps(seed: u64, flushes: bool) -> End {
         for node in 0..2 {
             world::clean(node);
         }
+    })
+}
+
+/// Deletes an NI whose device refuses to destroy regions, but destroys queue pairs. Then the device is removed.
+fn keeps_mrs(seed: u64) -> End {
+    run(seed, Plan::calm(2), 64, move || {
+        up(0, 1);
+        up(1, 1);
+        let (there, device) = (world::ip(1, 0), world::device(0, 0));
+        done_on(0, "user", move || {
+            let _ = lnet::begin(ni(0, 0), lnet::GET, lnet::nid_of(there), 1 << 20, false);
+        });
+        sched::sleep(SEC);
+        w().keeps_mrs = Some(0);
+        done_on(0, "down", || lnet::ni_down(ni(0, 0)));
+        // SAFETY: Devices stay until the world ends.
+        if verbs::kept_mrs(unsafe { &*device }).count() == 0 {
+            violation("the device has destroyed each region");
+        }
+        done_on(0, "happens", move || world::unplug(device, false));
+        done_on(0, "down", world::unload_unseen);
+        down(1, 0..1);
+        world::clean_all();
     })
 }
 

@@ -200,12 +200,15 @@ impl Dev {
             kept_qps += 1;
             kept_pds.push(qp.pd as usize);
         }
+        for mr in kept_mrs(self) {
+            kept_pds.push(mr.pd as usize);
+        }
         kept_pds.sort_unstable();
         kept_pds.dedup();
         for (n, what) in [
             (self.refs, "references"),
             (self.pds - kept_pds.len(), "protection domains"),
-            (self.mrs.len(), "regions"),
+            (self.mrs.len() - kept_mrs(self).count(), "regions"),
             (self.qps - kept_qps, "queue pairs"),
             (
                 self.ids
@@ -451,6 +454,8 @@ pub struct Mr {
     iova: u64,
     length: u64,
     max_pages: u32,
+    /// The device refused to destroy the region, which is not the driver's any more.
+    kept: bool,
     /// Memory that a registration would make valid, for the device and for the CPU.
     staged: (Vec<(u64, u32)>, Vec<(u64, u32)>),
     /// Memory that the key is valid for.
@@ -513,6 +518,7 @@ pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut 
             iova: 0,
             length: 0,
             max_pages,
+            kept: false,
             staged: (Vec::new(), Vec::new()),
             active: None,
         }));
@@ -521,16 +527,21 @@ pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut 
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dereg_mr(mr: *mut ib_mr) {
+pub unsafe extern "C" fn ro2ib_dereg_mr(mr: *mut ib_mr) -> bool {
     lock::might_sleep("ib_dereg_mr");
     sched::point();
     let mr: *mut Mr = mr.cast();
     // SAFETY: By the contract of this function.
     unsafe {
+        if w().keeps_mrs == Some((*(*mr).dev).node) {
+            (*mr).kept = true;
+            return false;
+        }
         (*(*mr).dev).mrs.retain(|m| *m != mr);
         (*(*mr).pd).users -= 1;
         drop(Box::from_raw(mr));
     }
+    true
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_map_mr_sg(
@@ -931,6 +942,15 @@ pub fn kept(dev: *const Dev) -> impl Iterator<Item = &'static Qp> {
     // SAFETY: The memory stays until the world ends.
     let all = w().all_qps.iter().map(|qp| unsafe { &**qp });
     all.filter(move |qp| qp.kept && qp.dev.cast_const() == dev)
+}
+
+/// Returns the regions that a device refused to destroy.
+pub fn kept_mrs(dev: &Dev) -> impl Iterator<Item = &Mr> {
+    // SAFETY: Such a region stays for ever.
+    dev.mrs
+        .iter()
+        .map(|mr| unsafe { &**mr })
+        .filter(|mr| mr.kept)
 }
 
 impl Qp {

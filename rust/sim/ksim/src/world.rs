@@ -362,6 +362,8 @@ pub struct World {
     pub hung: usize,
     /// Node whose devices refuse to destroy queue pairs, while there is one, and whether they flush them.
     pub keeps_qps: Option<(usize, bool)>,
+    /// Node whose devices refuse to destroy regions, while there is one.
+    pub keeps_mrs: Option<usize>,
     /// No device has a GID of the address of an NI at the moment.
     pub no_gid: bool,
     /// The LID of the subnet manager is not known at the moment.
@@ -475,6 +477,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         hangs: None,
         hung: 0,
         keeps_qps: None,
+        keeps_mrs: None,
         no_gid: false,
         no_sm: false,
         foul: None,
