@@ -60,7 +60,11 @@ void ro2ib_memalloc_nofs_restore(unsigned int flags)
 #define RO2IB_WQ_PERCPU 0
 #endif
 
-/* @at_once: limit of items that run at a time, 0 for the kernel's limit. */
+/*
+ * @at_once: limit of items that run at a time, 0 for the largest. The kernel counts
+ * them, on a queue that is not bound to CPUs, per NUMA node (until 6.5), per CPU
+ * (until 6.8), or in all, of which each node gets its share, 8 at least.
+ */
 struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 					       bool highpri, int at_once)
 {
@@ -69,7 +73,7 @@ struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 	flags |= unbound ? WQ_UNBOUND : RO2IB_WQ_PERCPU;
 	if (highpri)
 		flags |= WQ_HIGHPRI;
-	return alloc_workqueue("%s", flags, at_once, name);
+	return alloc_workqueue("%s", flags, at_once ?: WQ_MAX_ACTIVE, name);
 }
 
 void ro2ib_flush_workqueue(struct workqueue_struct *wq)

@@ -8,8 +8,9 @@
 //! The queue for queue pairs and buffers runs a few items at a time. A thousand at once would share the CPUs with each
 //! other and with all messages, and would all be ready at the end. A few at a time are ready one after the other, and
 //! each has a thread only in its turn. The queue for short steps waits for nothing, because connections of other peers
-//! wait for them. The third queue has no small limit, because its steps wait: freeing a CM id for messages of the CM,
-//! and LNet may do anything when it gets a message back.
+//! wait for them. The third queue has the kernel's largest limit, because its steps wait: freeing a CM id for messages
+//! of the CM, and LNet may do anything when it gets a message back. Over TCP the end of an attempt that the peer does
+//! not answer waits for minutes, and there may be more such peers than any limit: these ends have their own queue.
 //!
 //! # Invariants
 //!
@@ -70,6 +71,8 @@ struct DeviceEntry {
     queue_pairs: OwnedQueue,
     steps: OwnedQueue,
     blocking: OwnedQueue,
+    /// Over TCP: ends of attempts that the peer does not answer.
+    unanswered: Option<OwnedQueue>,
     /// Whether items of `queue_pairs` wait for the other side.
     waits: bool,
     /// Number of [`DeviceQueues`] handles.
@@ -94,6 +97,11 @@ impl DeviceQueues {
     /// Returns the queue for steps of connections that call LNet, or free a CM id.
     pub(crate) fn blocking(&self) -> &OwnedQueue {
         &self.0.blocking
+    }
+
+    /// Returns the queue for the end of an attempt that the peer does not answer.
+    pub(crate) fn unanswered(&self) -> &OwnedQueue {
+        self.0.unanswered.as_ref().unwrap_or(&self.0.blocking)
     }
 
     fn of(one: &Arc<DeviceEntry>) -> Self {
@@ -151,10 +159,12 @@ impl WorkQueues {
             true => WAITING_AT_ONCE,
             false => u8::try_from(at_once).unwrap_or(u8::MAX),
         };
+        let unbound = |name, at_once| OwnedQueue::new(name, QueueKind::Unbound, false, at_once);
         let one = DeviceEntry {
-            queue_pairs: OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?,
-            steps: OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, STEPS_AT_ONCE)?,
-            blocking: OwnedQueue::new(c"ro2iblnd_block", QueueKind::Unbound, false, 0)?,
+            queue_pairs: unbound(c"ro2iblnd_qp", at_once)?,
+            steps: unbound(c"ro2iblnd_conn", STEPS_AT_ONCE)?,
+            blocking: unbound(c"ro2iblnd_block", 0)?,
+            unanswered: waits.then(|| unbound(c"ro2iblnd_end", 0)).transpose()?,
             waits,
             users: Atomic::new(0),
         };
@@ -172,6 +182,9 @@ impl WorkQueues {
             one.queue_pairs.flush();
             one.steps.flush();
             one.blocking.flush();
+            if let Some(unanswered) = &one.unanswered {
+                unanswered.flush();
+            }
         }
         self.completions.flush();
         self.upper.flush();

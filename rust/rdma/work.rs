@@ -51,8 +51,8 @@ unsafe impl Send for OwnedQueue {}
 unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
-    /// Creates a queue of which up to `max_active` items run at a time on each NUMA node; 0 for the kernel's default.
-    /// May sleep.
+    /// Creates a queue of which up to `max_active` items run at a time; 0 for the kernel's maximum. Kernels differ in
+    /// what they count, see `ro2ib_alloc_workqueue()`. May sleep.
     ///
     /// # Errors
     ///

@@ -634,7 +634,7 @@ impl Conn {
                     && !inner.connected
                     && !inner.state.is_attempt() =>
             {
-                let queue = self.queues.blocking();
+                let queue = self.queues.unanswered();
                 let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
             }
             Some(worker) => self.kick(worker),

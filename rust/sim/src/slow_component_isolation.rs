@@ -463,6 +463,10 @@ fn tcp_waits(seed: u64) -> End {
         }
         call_lost();
         sched::sleep(60 * SEC);
+        let late = "a message waits for peers that do not answer TCP";
+        done_on(0, "user", move || {
+            send(ni(0, 0), world::ip(1, 0), SOON, late);
+        });
         honest_connect("a connection waits for peers that do not answer");
         sched::sleep(1000 * SEC);
         for node in 0..=HONEST {

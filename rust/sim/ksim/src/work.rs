@@ -158,7 +158,7 @@ pub fn freed() {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     name: *const u8,
-    _unbound: bool,
+    unbound: bool,
     _highpri: bool,
     at_once: i32,
 ) -> *mut workqueue_struct {
@@ -170,6 +170,8 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     // another.
     let at_once = match u64::try_from(at_once) {
         Ok(most @ 1..) => Some(1 + w().rng.below(most) as usize),
+        // The share of a small NUMA node.
+        _ if unbound => Some(8 + w().rng.below(64) as usize),
         _ => None,
     };
     let queue = Box::into_raw(Box::new(Queue {
