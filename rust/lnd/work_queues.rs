@@ -61,6 +61,9 @@ pub(crate) struct WorkQueues {
     pub(crate) upper: OwnedQueue,
     /// Calls into LNet for connections that have already had many ([`crate::policy::upcall_sched`]): normal priority.
     pub(crate) upper_busy: OwnedQueue,
+    /// Retries of messages and requests that wait for memory. Not beside calls into LNet, for the same reason as
+    /// `completions`: only these retries use the reserves that let pages be cleaned.
+    pub(crate) retries: OwnedQueue,
     /// Queues of devices. The lock is taken when an NI starts or follows its address, and at the end.
     #[pin]
     devices: Mutex<KVec<Arc<DeviceEntry>>>,
@@ -129,12 +132,14 @@ impl WorkQueues {
         let completions = OwnedQueue::new(c"ro2iblnd_cq", QueueKind::PerCpu, true, 0)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true, 0)?;
         let upper_busy = OwnedQueue::new(c"ro2iblnd_busy", QueueKind::PerCpu, false, 0)?;
+        let retries = OwnedQueue::new(c"ro2iblnd_retry", QueueKind::PerCpu, false, 0)?;
         Arc::pin_init(
             pin_init!(Self {
                 control,
                 completions,
                 upper,
                 upper_busy,
+                retries,
                 devices <- kernel::new_mutex!(KVec::new(), "WorkQueues::devices"),
             }),
             GFP_KERNEL,
@@ -189,6 +194,7 @@ impl WorkQueues {
         self.completions.flush();
         self.upper.flush();
         self.upper_busy.flush();
+        self.retries.flush();
         self.control.flush();
         // Peers that the items above have removed.
         rcu_map::rcu_barrier();

@@ -51,7 +51,7 @@ use crate::{
 
 impl work::DelayedItem<SHORTAGE> for Conn {
     fn queue(&self) -> &OwnedQueue {
-        &self.ni.workers.upper_busy
+        &self.ni.workers.retries
     }
 }
 
