@@ -72,7 +72,7 @@ pub struct ReconnectState {
     conns: u16,
     /// Races in a row that the peer lost.
     pub races: u8,
-    /// Races in a row that this node lost.
+    /// Rejects in a row after which the next attempt begins soon: lost races, and numbers of old queue pairs.
     lost: u8,
     /// Attempts that failed in a row.
     pub failures: u32,
@@ -382,7 +382,11 @@ impl ReconnectState {
             RetryWhy::SmallerDepth => self.known.depth = self.known.depth.min(depth),
             RetryWhy::FewerFrags => self.known.frags = self.known.frags.min(frags),
             RetryWhy::Stale if self.conns == 0 => self.known.stamp = stamp,
-            RetryWhy::Stale | RetryWhy::Race | RetryWhy::Early | RetryWhy::Unsaid => {}
+            RetryWhy::Stale
+            | RetryWhy::StaleQp
+            | RetryWhy::Race
+            | RetryWhy::Early
+            | RetryWhy::Unsaid => {}
         }
     }
 
@@ -423,9 +427,11 @@ impl ReconnectState {
     }
 
     /// Returns the milliseconds until the next attempt. A request that lost a race is repeated soon, as often as the
-    /// peer counts races.
+    /// peer counts races. So is a request with the number of an old queue pair, because a peer whose link was away for
+    /// long may know several of these, and rejects one request for each.
     fn pause(&mut self, why: Option<RetryWhy>, random: u32) -> u32 {
-        if why == Some(RetryWhy::Race) && self.lost < RACES_MAX {
+        let soon = matches!(why, Some(RetryWhy::Race | RetryWhy::StaleQp));
+        if soon && self.lost < RACES_MAX {
             self.lost = self.lost.saturating_add(1);
             return below(RACE_PAUSE_MS, random);
         }
@@ -892,16 +898,24 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_race_is_run_again_soon() {
+    fn test_lost_race_is_run_again_soon() {
+        check_soon(RetryWhy::Race);
+    }
+
+    #[test]
+    fn test_old_queue_pair_number_is_replaced_soon() {
+        check_soon(RetryWhy::StaleQp);
+    }
+
+    fn check_soon(why: RetryWhy) {
         let mut p = peer();
-        let lose =
-            |p: &mut ReconnectState, random| match fails(p, Some(RetryWhy::Race), true, random) {
-                AfterFailure::RetryIn(ms) => {
-                    assert_eq!(p.retry(true, 1), 1);
-                    ms
-                }
-                _ => u32::MAX,
-            };
+        let lose = |p: &mut ReconnectState, random| match fails(p, Some(why), true, random) {
+            AfterFailure::RetryIn(ms) => {
+                assert_eq!(p.retry(true, 1), 1);
+                ms
+            }
+            _ => u32::MAX,
+        };
         assert!(p.start());
         // Any number, and the one with the longest pause.
         for random in [[0, 6, 997, u32::MAX, 49]; 4].into_iter().flatten() {

@@ -262,6 +262,9 @@ pub enum RetryWhy {
     Race,
     /// This node or the peer had outdated knowledge of the other.
     Stale,
+    /// The peer's CM has an older connection with the same queue pair number. The CM ends that connection now, and the
+    /// next request has another number.
+    StaleQp,
     /// The peer wants fewer fragments.
     FewerFrags,
     /// The peer wants a smaller depth.
@@ -314,7 +317,7 @@ pub enum Reaction {
 pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &PeerParams) -> Reaction {
     let retry = |why| Reaction::Retry(why, *asked);
     match reason {
-        cm_reason::STALE_CONN => return retry(RetryWhy::Stale),
+        cm_reason::STALE_CONN => return retry(RetryWhy::StaleQp),
         cm_reason::INVALID_SERVICE_ID => return Reaction::Fail(Refused::NoListener),
         // A listener that drops the id before it answers, or cannot accept it, for example because its link has just
         // come back, rejects in this way. That is not a decision of the driver there, nor of another host. In the short
@@ -443,7 +446,7 @@ mod tests {
         let a = asked();
         assert_eq!(
             react_to_reject(10, &[], &a),
-            Reaction::Retry(RetryWhy::Stale, a)
+            Reaction::Retry(RetryWhy::StaleQp, a)
         );
         assert_eq!(
             react_to_reject(8, &[], &a),

@@ -229,7 +229,7 @@ fn moves_unseen(seed: u64) -> End {
 }
 
 /// Connections of a node that boots.
-const CONNS: usize = 4;
+const CONNS: usize = 16;
 
 /// Time in which a node that boots reaches the other: each of its old connections rejects one request.
 const BOOTS: u64 = 5 * SEC;
