@@ -4,8 +4,8 @@
 //! failure, and the timer for the next attempt. Connection requests of the peer.
 //!
 //! A call of a peer that waits for its turn is a hint, and may be lost: such a peer checks again every second
-//! ([`RECHECK_MS`]), and then calls the next peer. The queue stores addresses, not peers, and holds no reference. A
-//! peer that is forgotten removes its entry.
+//! ([`RECHECK_MS`]), and then calls the next peer. The queue counts the peers that wait. A peer that is forgotten no
+//! longer counts.
 //!
 //! The code that finds a retry due arms the timer, while it still holds the peer lock. Therefore the timer is not armed
 //! for a retry that is no longer due, and does not delay a retry that other code wants sooner. It is not armed for a
@@ -66,6 +66,7 @@ use crate::{
     },
     rdma::{
         random,
+        rcu_map::MapWalk,
         work, //
     }, //
 };
@@ -84,17 +85,33 @@ impl<C: Connection> Peers<C> {
         self.call_next();
     }
 
-    /// Calls the next peer in the queue, if there is room. Skips a peer that no longer exists.
+    /// Calls the next peer that waits for its turn, if there is room.
     pub(super) fn call_next(&self) {
-        loop {
-            let next = self.line.lock().next();
-            let Some((addr, claim)) = next else { return };
-            if let Some(peer) = self.table.get(addr) {
+        let next = || self.line.lock().next();
+        let mut claim = next();
+        while let Some(called) = claim {
+            if self.call_one(called) {
+                return;
+            }
+            // If the peers that waited are gone, it may be the turn of others.
+            claim = next().filter(|claim| *claim != called);
+        }
+    }
+
+    /// Calls the next peer that waits with that priority. Returns whether there is one.
+    fn call_one(&self, claim: ConnectPriority) -> bool {
+        let mut walk = *self.turn_walk.lock();
+        // To the end of the table, and from its begin.
+        for _ in 0..2 {
+            while let Some(peer) = self.table.next(&mut walk) {
                 if peer.call(claim) {
-                    return;
+                    *self.turn_walk.lock() = walk;
+                    return true;
                 }
             }
+            walk = MapWalk::START;
         }
+        false
     }
 }
 
@@ -120,20 +137,18 @@ impl<C: Connection> Peer<C> {
         self.peers.line.lock().note(self.nid.addr(), true);
     }
 
-    /// Calls the peer, whose entry with priority `claim` was taken out of the queue. Returns false if the peer no
-    /// longer wants the turn, or has another entry by now.
+    /// Calls the peer if it waits with priority `claim`. Returns false if it does not, or no longer wants the turn.
     fn call(self: &Arc<Self>, claim: ConnectPriority) -> bool {
-        let now_ms = self.ni.now_ms();
         self.with(|inner| {
-            if inner.place != QueueState::Queued(claim) {
+            if inner.turn != QueueState::Waits(claim) {
                 return false;
             }
+            self.peers.line.lock().forget(&mut inner.turn);
             if !inner.policy.is_due() {
-                inner.place = QueueState::Nowhere;
                 return false;
             }
-            inner.place = QueueState::Called;
-            inner.called_ms = now_ms;
+            inner.turn = QueueState::Called;
+            inner.called_ms = self.ni.now_ms();
             self.retry_in(inner, 0);
             true
         })
@@ -390,6 +405,6 @@ impl<C: Connection> PeerInner<C> {
     fn enter_line(&mut self, peer: &Peer<C>, attempts: u16) -> Option<ConnectPriority> {
         let more = self.policy.has_conns();
         let mut line = peer.peers.line.lock();
-        line.enter(peer.nid.addr(), attempts, &mut self.place, more)
+        line.enter(peer.nid.addr(), attempts, &mut self.turn, more)
     }
 }

@@ -38,11 +38,8 @@ use crate::{
             ConnectPriority,
             ConnectQueue,
             QueueState,
-            QueuedPeer,
             UnresponsiveBucket,
-            QUIET,
-            ROOM,
-            UNUSED, //
+            QUIET, //
         },
         liveness,
         reconnect::{
@@ -168,9 +165,12 @@ pub(crate) struct Peers<C: Connection> {
     /// Closed connections of which only the CM id is left.
     #[pin]
     pub(crate) lingering: LingeringConns<C>,
-    /// Peers that wait for their turn to connect.
+    /// Attempts in flight, and numbers of peers that wait for their turn to connect.
     #[pin]
-    line: SpinLock<ConnectQueue<KVVec<QueuedPeer>, KVec<UnresponsiveBucket>>>,
+    line: SpinLock<ConnectQueue<KVec<UnresponsiveBucket>>>,
+    /// Position behind the peer whose turn came last.
+    #[pin]
+    turn_walk: SpinLock<MapWalk>,
     /// Positions in LNet's lists of peers and connections.
     #[pin]
     peer_walk: Mutex<WalkPos>,
@@ -182,15 +182,15 @@ impl<C: Connection> Peers<C> {
     /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = RcuMap::new()?;
-        let room = KVVec::from_elem(UNUSED, ROOM, GFP_KERNEL)?;
         let quiet = KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?;
-        let line = ConnectQueue::new(room, quiet, random::u64());
+        let line = ConnectQueue::new(quiet, random::u64());
         Arc::pin_init(
             pin_init!(Self {
                 ni,
                 table,
                 lingering <- LingeringConns::new(),
                 line <- kernel::new_spinlock!(line, "Peers::line"),
+                turn_walk <- kernel::new_spinlock!(MapWalk::START, "Peers::turn_walk"),
                 peer_walk <- kernel::new_mutex!(WalkPos::START, "Peers::peer_walk"),
                 conn_walk <- kernel::new_mutex!(WalkPos::START, "Peers::conn_walk"),
             }),
@@ -332,7 +332,7 @@ pub(crate) struct PeerInner<C> {
     /// Time of the end of the last connection, on the NI's clock.
     lost_ms: u64,
     /// State in the connect queue.
-    place: QueueState,
+    turn: QueueState,
     /// Time of its turn in the connect queue, on the NI's clock; 0 if the peer never had to wait for it.
     called_ms: u64,
     /// Time of the next attempt, on the NI's clock, if one is due.
@@ -388,7 +388,7 @@ impl<C: Connection> Peer<C> {
             heard_ms: ni.now_ms(),
             asked_ms: 0,
             lost_ms: 0,
-            place: QueueState::Nowhere,
+            turn: QueueState::Nowhere,
             called_ms: 0,
             retry_ms: 0,
         };
@@ -547,8 +547,7 @@ impl<C: Connection> Peer<C> {
                 return;
             }
             inner.gone = true;
-            let mut line = self.peers.line.lock();
-            line.forget(self.nid.addr(), &mut inner.place);
+            self.peers.line.lock().forget(&mut inner.turn);
             (inner.pending.take(), inner.heard_ms, inner.last_cause)
         };
         let _ = work::cancel::<Self, PENDING>(self);

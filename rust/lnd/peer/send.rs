@@ -41,7 +41,7 @@ use crate::{
         connect_queue::{
             next_look_ms,
             pending_limit_ms,
-            PeerProgress, //
+            QueueState, //
         },
         link_state::SendPolicy, //
     },
@@ -295,13 +295,11 @@ impl<C: Connection> Peer<C> {
     /// Returns how long a message may wait for a connection, in milliseconds.
     fn limit_ms(&self, inner: &PeerInner<C>) -> i64 {
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
-        let progress = PeerProgress {
-            in_line: inner.place.waits(),
-            called_ms_ago: (inner.called_ms != 0).then_some(since),
-            under_way: inner.policy.is_under_way(),
-        };
+        let called_ms_ago = (inner.called_ms != 0).then_some(since);
+        let waits = matches!(inner.turn, QueueState::Waits(_));
+        let under_way = waits || inner.policy.is_under_way();
         let (usual_ms, most_ms) = (self.ni.pending_limit_ms(), self.ni.message_limit_ms());
-        pending_limit_ms(usual_ms, most_ms, progress)
+        pending_limit_ms(usual_ms, most_ms, under_way, called_ms_ago)
     }
 }
 
