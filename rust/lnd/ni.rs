@@ -132,8 +132,6 @@ pub(crate) struct Ni {
     link_state: SpinLock<LinkState>,
     /// The last event of the device reported a fatal error. Set in any context, including hard interrupts.
     pub(crate) broken: Atomic<bool>,
-    /// Queue depth that peers were last informed of; 0 before that.
-    depth_told: Atomic<u32>,
     /// Counters of closed connections.
     #[pin]
     pub(crate) closed_counters: ClosedCounters,
@@ -189,7 +187,6 @@ impl Ni {
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
                 link_state <- kernel::new_spinlock!(LinkState::default(), "Ni::link_state"),
                 broken: Atomic::new(false),
-                depth_told: Atomic::new(0),
                 closed_counters <- ClosedCounters::new(),
                 in_use <- kernel::new_spinlock!(KVec::new(), "Ni::in_use"),
                 close_stats,
@@ -397,12 +394,6 @@ impl Ni {
         let depth = hca.deepest(queue_sizes::default_depth(speed, self.credits));
         self.lnet
             .choose_depth(depth.get(), queue_sizes::ni_credits(depth), speed.0);
-    }
-
-    /// Returns whether [`Ni::depth`] has changed since the last call.
-    pub(crate) fn has_new_depth(&self) -> bool {
-        let depth = u32::from(self.depth().get());
-        self.depth_told.xchg(depth, Full) != depth
     }
 
     /// Returns the reason for the chosen depth if the administrator did not configure one.

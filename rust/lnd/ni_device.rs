@@ -66,7 +66,10 @@ use crate::{
         SendPolicy,
         LEAVE_LOOK_MS, //
     },
-    proto::cause::Cause,
+    proto::{
+        cause::Cause,
+        constants::QueueDepth, //
+    },
     rdma::{
         atomic::{
             Acquire,
@@ -315,7 +318,6 @@ impl NiDevice {
         hca.update_port(port);
         self.end_outdated(port);
         ni.fit(hca);
-        self.renegotiate_depth();
         let active = self.is_active(port.active);
         if ni.way(|way| way.port(active)) {
             self.schedule_check(0);
@@ -539,21 +541,10 @@ impl NiDevice {
                 peer.close(Cause::Denied);
                 return;
             }
+            // The administrator may have changed the depth of the peer, too.
+            peer.with(|inner| inner.policy.known.depth = QueueDepth::MAX);
             peer.for_each_conn(|conn| conn.check_now());
         });
-        self.renegotiate_depth();
-    }
-
-    /// Resets the depth of all peers if the depth that the NI offers has changed, so that their next connection
-    /// requests the new one. Otherwise the depth that they accepted stays: to request more from each costs a rejected
-    /// request.
-    fn renegotiate_depth(&self) {
-        // The depth may change meanwhile.
-        while self.ni.has_new_depth() {
-            let table = &self.peers.table;
-            // Read under the peer lock: of two calls at a time, the later one sets the current value.
-            table.for_each(|peer| peer.with(|inner| inner.policy.known.depth = self.ni.depth()));
-        }
     }
 }
 

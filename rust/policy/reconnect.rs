@@ -56,10 +56,10 @@ pub struct RetryReject {
     pub known: PeerParams,
 }
 
-/// Attempts and connections of a peer, counted.
+/// Attempts and connections of a peer, counted; none by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReconnectState {
-    /// Parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
+    /// Limits of the parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
     pub known: PeerParams,
     active: u16,
     /// Active attempts that have failed, and whose queue pairs are not drained yet.
@@ -116,14 +116,6 @@ pub enum AfterFailure {
 }
 
 impl ReconnectState {
-    /// Creates the state of a peer without attempts and connections.
-    pub fn new(known: PeerParams) -> Self {
-        Self {
-            known,
-            ..Self::default()
-        }
-    }
-
     /// Returns whether [`ReconnectState::start`] would start an attempt.
     pub fn may_start(&self) -> bool {
         self.conns == 0 && !self.busy()
@@ -510,11 +502,13 @@ mod tests {
     };
 
     fn peer() -> ReconnectState {
-        ReconnectState::new(PeerParams {
-            stamp: 0,
-            depth: QueueDepth::MIN,
-            frags: MaxFrags::MAX,
-        })
+        ReconnectState {
+            known: PeerParams {
+                depth: QueueDepth::MIN,
+                ..PeerParams::default()
+            },
+            ..ReconnectState::default()
+        }
     }
 
     /// Returns the state with this number of connections, the first of them opened by this node.

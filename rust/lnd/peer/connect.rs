@@ -196,10 +196,11 @@ impl<C: Connection> Peer<C> {
     /// Starts one attempt that the policy has already counted, in that `turn`.
     pub(super) fn attempt(self: &Arc<Self>, turn: ConnectPriority) {
         let now_ms = self.ni.now_ms();
-        let known = self.with(|inner| {
+        let mut known = self.with(|inner| {
             inner.asked_ms = now_ms;
             inner.policy.known
         });
+        known.depth = known.depth.min(self.ni.depth());
         let made = if !self.ni.lnet.allows(self.nid.raw()) {
             Err(Cause::Denied)
         } else if self.ni.retained_rx.are_too_many(self.nid) {

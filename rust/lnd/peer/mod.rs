@@ -374,12 +374,8 @@ impl<C: Connection> Peer<C> {
     /// Creates a peer that is in no table yet. May sleep.
     fn new(peers: &Arc<Peers<C>>, nid: Nid) -> Result<Arc<Self>> {
         let ni = &peers.ni;
-        let known = PeerParams {
-            depth: ni.depth(),
-            ..PeerParams::default()
-        };
         let inner = PeerInner {
-            policy: Policy::new(known),
+            policy: Policy::default(),
             conns: ConnList::EMPTY,
             pending: PendingList::EMPTY,
             flushing: false,

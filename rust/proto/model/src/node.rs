@@ -16,7 +16,6 @@ use ro2iblnd_proto::{
         FirstSender, //
     },
     constants::{
-        MaxFrags,
         QueueDepth,
         MSG_SIZE_WIRE, //
     },
@@ -32,7 +31,6 @@ use ro2iblnd_proto::{
     nid::Nid,
     policy::reconnect::{
         AfterFailure,
-        PeerParams,
         ReconnectState as Policy,
         RetryReject, //
     },
@@ -133,13 +131,10 @@ impl Node {
 
     /// Models `Peers::get_or_add`.
     fn get_or_add(&mut self) -> &mut Peer {
-        let known = PeerParams {
-            stamp: 0,
-            depth: self.depth,
-            frags: MaxFrags::MAX,
-        };
+        let mut policy = Policy::default();
+        policy.known.depth = self.depth;
         self.peer.get_or_insert_with(|| Peer {
-            policy: Policy::new(known),
+            policy,
             up: Vec::new(),
             next: 0,
             pending: VecDeque::new(),

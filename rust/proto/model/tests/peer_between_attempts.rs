@@ -42,7 +42,8 @@ fn races(src: Nid, dst: Nid) -> usize {
             max_msg_size: MSG_SIZE_WIRE,
         },
     };
-    let mut peer = ReconnectState::new(known);
+    let mut peer = ReconnectState::default();
+    peer.known = known;
     assert!(peer.start());
     for lost in 0..1_000 {
         let view = PeerView {
