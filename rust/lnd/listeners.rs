@@ -247,20 +247,13 @@ impl Ifaces {
     }
 
     /// Creates the objects that connections of `iface` need on `device`, except those that other addresses on it have
-    /// created.
+    /// created. From here on `iface` has these, so that NIs that get the same device at the same time find them.
     fn make_hca(
         &self,
         iface: &Iface,
         device: ARef<Device>,
         port: u32,
     ) -> Result<Arc<Hca>, StartError> {
-        let shares = self.share(iface, device, port).map_err(no_memory)?;
-        Hca::new(port, shares)
-    }
-
-    /// Returns the shared objects of `device`, and creates them if necessary. From here on `iface` has them, so that NIs
-    /// that get the same device at the same time find them.
-    fn share(&self, iface: &Iface, device: ARef<Device>, port: u32) -> Result<DeviceShares> {
         let list = self.list.lock();
         let there = list.iter().find_map(|entry| {
             let shares = entry.iface.shares.lock();
@@ -270,14 +263,15 @@ impl Ifaces {
         let shares = match there {
             Some(shares) => shares,
             None => {
-                let queues = self.workers.for_device(device.is_iwarp(port))?;
-                DeviceShares::new(device, queues)?
+                let queues = self.workers.for_device(device.is_iwarp(port));
+                let shares = queues.and_then(|queues| DeviceShares::new(device, queues));
+                shares.map_err(no_memory)?
             }
         };
         let old = iface.shares.lock().replace(shares.clone());
         drop(list);
         drop(old);
-        Ok(shares)
+        Hca::new(port, shares)
     }
 
     /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
@@ -512,26 +506,16 @@ impl Iface {
         let privileged = params::require_privileged_port();
         let asked = parse_connreq(req.private_data(), from, privileged)?;
         findings.src = Some(asked.src);
-        let any = self.users.lock().first().map(|user| user.ni.clone());
-        let serves = |of: &LnetNi| {
-            self.users
-                .lock()
-                .iter()
-                .any(|user| core::ptr::eq(&**user, of))
-        };
-        let found = any
-            .and_then(|ni| ni.lnet.find(asked.dst.raw()))
-            .filter(|found| serves(&found.lnd));
-        findings.ni = found.as_ref().map(|found| found.lnd.ni.clone());
-        findings.view = found.as_ref().map(|found| found.lnd.ni.view(found.active));
-        let ready = device_ready(
-            self.users
-                .lock()
-                .iter()
-                .map(|user| user.ni.lnet.is_active()),
-        );
+        let users = self.users.lock();
+        let user = users.iter().find(|user| user.ni.nid == asked.dst).cloned();
+        let ready = device_ready(users.iter().map(|user| user.ni.lnet.is_active()));
+        drop(users);
+        // LNet may be about to delete the NI.
+        let user = user.filter(|user| user.ni.is_listed());
+        findings.ni = user.as_ref().map(|user| user.ni.clone());
+        findings.view = findings.ni.as_ref().map(|ni| ni.view());
         let known = check_ni(&asked, findings.view.as_ref(), ready, from)?;
-        let Some(peers) = found.as_ref().map(|found| &found.lnd.peers) else {
+        let Some(peers) = user.as_ref().map(|user| &user.peers) else {
             return Err(Why::NoSuchNi(asked.dst).into());
         };
         if peers.ni.way(|way| !way.has_interface()) {
@@ -569,22 +553,14 @@ fn admit(
     ration: impl Fn() -> Result<(), Why>,
 ) -> Result<Arc<Conn>, Why> {
     let no_resources = |e: Error| Why::NoResources(e.to_errno());
-    let mut is_counted = false;
-    let mut ration = || {
-        // Once, however often the look-up of the peer is repeated.
-        if !is_counted {
-            ration()?;
-            is_counted = true;
-        }
-        Ok(())
-    };
     // An unknown peer takes no memory before this check.
-    if peers.table.get(asked.src.addr()).is_none() {
+    let is_known = peers.table.get(asked.src.addr()).is_some();
+    if !is_known {
         ration()?;
     }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.validate(asked, &mut ration);
+        let verdict = peer.validate(asked, || if is_known { ration() } else { Ok(()) });
         match verdict {
             // The peer is leaving its table: after the removal, the next look-up creates a new one.
             None => peers.remove(&peer),

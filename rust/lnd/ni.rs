@@ -252,7 +252,7 @@ impl Ni {
     pub(crate) fn check_device(&self) {
         // By NID, because the NI and the object that has its work item would otherwise hold each other.
         if let Some(found) = self.lnet.find(self.nid.raw()) {
-            found.lnd.check_soon();
+            found.check_soon();
         }
     }
 
@@ -377,13 +377,13 @@ impl Ni {
         QueueDepth::new(self.lnet.peer_credits()).unwrap_or(QueueDepth::MAX)
     }
 
-    /// Returns the NI as the checks of connection requests need it. `is_active`: LNet has it in service.
-    pub(crate) fn view(&self, is_active: bool) -> NiView {
+    /// Returns the NI as the checks of connection requests need it.
+    pub(crate) fn view(&self) -> NiView {
         NiView {
             nid: self.nid,
             stamp: self.stamp,
             peer_credits: self.depth(),
-            active: is_active && !self.is_stopping(),
+            active: self.lnet.is_active() && !self.is_stopping(),
         }
     }
 

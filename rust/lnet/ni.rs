@@ -303,8 +303,9 @@ impl<L: Lnd> NiRef<L> {
     }
 
     /// Returns the NI of the same driver with that NID, which may come straight from the wire. `None` for an unknown
-    /// NID, the NID of another driver's NI, and an NI that is still starting.
-    pub(crate) fn find(&self, nid: u64) -> Option<FoundNi<L::Ni>> {
+    /// NID, the NID of another driver's NI, and an NI that is still starting. LNet may shut the NI down at any time;
+    /// holding the `Arc` does not delay that (but the [`NiRef`] inside usually does).
+    pub(crate) fn find(&self, nid: u64) -> Option<Arc<L::Ni>> {
         let mut lnd = core::ptr::null_mut();
         // SAFETY: `lnd` is a local.
         let found = unsafe { bindings::ro2ib_lnet_find_ni(nid, &mut lnd) };
@@ -316,11 +317,9 @@ impl<L: Lnd> NiRef<L> {
         // `Arc<L::Ni>` that the startup trampoline made. It stays until `Lnd::shutdown`, which cannot
         // begin before `ro2ib_lnet_put_found`.
         let lnd: Arc<L::Ni> = unsafe { <Arc<L::Ni> as ForeignOwnable>::borrow(lnd) }.into();
-        // SAFETY: `found` is referenced.
-        let active = unsafe { bindings::ro2ib_ni_active(found) };
         // SAFETY: The reference was given to us by `ro2ib_lnet_find_ni`.
         unsafe { bindings::ro2ib_lnet_put_found(found) };
-        Some(FoundNi { lnd, active })
+        Some(lnd)
     }
 
     /// Returns whether LNet finds this NI by its NID, `nid`: not after LNet began to delete the NI.
@@ -445,13 +444,4 @@ impl<L: Lnd> Drop for NiRef<L> {
         // SAFETY: By the type invariant this value owns a reference, and this is its end.
         unsafe { bindings::ro2ib_ni_put(self.as_ptr()) };
     }
-}
-
-/// Result of [`NiRef::find`].
-pub(crate) struct FoundNi<N> {
-    /// The NI. LNet may shut it down at any time; holding the `Arc` does not delay that (but the
-    /// [`NiRef`] inside usually does).
-    pub(crate) lnd: Arc<N>,
-    /// LNet had the NI in use at the lookup; if not, peers should be told to reconnect later.
-    pub(crate) active: bool,
 }

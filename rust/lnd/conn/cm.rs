@@ -328,7 +328,7 @@ impl Conn {
         if self.active {
             return;
         }
-        let refusal = RejectCause::of_taken(cause).reject(Some(&self.ni.view(true)));
+        let refusal = RejectCause::of_taken(cause).reject(Some(&self.ni.view()));
         let _ = id.reject(&refusal.encode());
     }
 
