@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! NI with its RDMA device and its link: the object that LNet starts and stops. The device is removed and comes back,
-//! the interface moves to another device, the link goes down and comes up. Event handlers record what happened and
-//! queue the work item that checks the device and the link.
+//! NI with its RDMA device and its link: the object that LNet starts and stops. Event handlers record what happened and
+//! queue the work item that checks the device and the link, which also runs every second while the link is down.
+//! [`crate::policy::link_state`] decides what the state of the link means for connections and messages, and when to
+//! look for the address. Documentation/architecture.md has the steps of a failover and of the removal of a device.
 //!
 //! The CM reports a removal with an event on every id, and waits until all ids are destroyed. The RDMA core then waits
-//! until the device has no user. So the NI releases everything: listener, connections, protection domain. While the NI
-//! has no device it searches for one every second. LNet is notified that the NI is not usable meanwhile, and when it is
-//! usable again.
+//! until the device has no user. So the NI releases everything: listener, connections, protection domain.
 //!
-//! When a bond fails over, its address is on another device, and the old one may stay or be removed later. The NI
-//! follows the address ([`Ifaces::follow_address`]). The NI is usable all the time. Messages that wait for a connection
-//! keep waiting. Connections on the old device close and are made again on the new one, and the old device is free when
-//! the last of them is released. The same happens if only the hardware address changes; then the CM ends the
-//! connections, because peers send to the old address.
+//! If the address moves to another device, the old one may stay or be removed later: it is free when the last
+//! connection on it is released. The same happens if only the hardware address changes, because then the CM ends the
+//! connections.
 //!
-//! [`crate::policy::link_state`] decides what the state of the link means for connections and messages, and when to
-//! look for the address. The work item checks the state after every event, and every second while the link is down.
 //! A second work item queries the port. A device that hangs does not answer, and the address of the NI may move away
 //! from that device meanwhile.
 //!
@@ -34,6 +29,7 @@ use kernel::{
     },
     workqueue::{
         DelayedWork,
+        HasDelayedWork,
         WorkItem, //
     }, //
 };
@@ -137,19 +133,10 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, PORT> for NiDevice { self.query }
 }
 
-impl work::DelayedItem<DEVICE> for NiDevice {
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
-}
-
-impl work::DelayedItem<PEERS> for NiDevice {
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
-}
-
-impl work::DelayedItem<PORT> for NiDevice {
+impl<const ID: u64> work::DelayedItem<ID> for NiDevice
+where
+    Self: HasDelayedWork<Self, ID> + WorkItem<ID, Pointer = Arc<Self>>,
+{
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
