@@ -209,7 +209,7 @@ impl NiDevice {
         self.ni.lnet.set_dma_device(None);
         // Before the NI loses the device: an attempt that fails without a device then finds the link down.
         let now_ms = self.ni.now_ms();
-        self.ni.way(|way| way.unbound(now_ms));
+        self.ni.way(|way| way.detached(now_ms));
         self.ni.set_hca(None);
     }
 

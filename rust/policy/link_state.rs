@@ -287,8 +287,8 @@ impl LinkState {
         self.device = true;
     }
 
-    /// Records that the device is removed: the caller ends all connections, and asks [`LinkState::look`] whether LNet
-    /// has another NI.
+    /// Records that the device is removed, or that the NI loses it: the caller ends all connections, and asks
+    /// [`LinkState::look`] whether LNet has another NI.
     pub fn detached(&mut self, now_ms: u64) {
         self.device = false;
         self.closed = true;
@@ -314,14 +314,6 @@ impl LinkState {
         self.port = active;
         self.device_state = DeviceState::default();
         self.address.recheck(now_ms);
-        self.address.unsettled |= core::mem::take(&mut self.address.unsettled_next);
-    }
-
-    /// Records that the NI loses its device, after [`LinkState::detached`] or without it.
-    pub fn unbound(&mut self, now_ms: u64) {
-        self.detached(now_ms);
-        // Without a device, no attempt waits for the address; but the next device may be about to lose it.
-        self.address.unsettled_next = core::mem::take(&mut self.address.unsettled);
     }
 
     /// Counts a connection that existed for `lived_ms` milliseconds and ended at `now_ms` because the device refused a
@@ -497,10 +489,9 @@ pub struct DeviceTracker {
     asked: bool,
     /// The GIDs of the device are going to change.
     awaited: bool,
-    /// Attempts to connect wait, because the address may be about to move to another device.
+    /// Attempts to connect wait, because the address may be about to move to another device. Also after the NI has lost
+    /// its device, because the next device may be about to lose the address.
     pub unsettled: bool,
-    /// The same when the NI lost its device.
-    unsettled_next: bool,
 }
 
 impl DeviceTracker {
@@ -922,12 +913,18 @@ mod tests {
         assert_eq!(w.passage(), SendPolicy::Open);
         // The NI loses its device meanwhile: the next device may be about to lose the address.
         w.address.moves(900, false, true, || false);
-        w.unbound(901);
-        assert!(!w.address.unsettled);
+        w.detached(901);
         w.address.moves(902, false, false, || false);
-        assert!(!w.address.unsettled);
         w.bound(903, true);
-        assert!(w.address.unsettled);
+        w.attached();
+        assert!(w.is_open() && w.passage() == SendPolicy::Hold);
+        // Without such a move, no attempt waits.
+        let mut w = LinkState::default();
+        w.detached(901);
+        w.address.moves(902, false, false, || false);
+        w.bound(903, true);
+        w.attached();
+        assert_eq!(w.passage(), SendPolicy::Open);
     }
 
     const ASKED: FailoverStep = FailoverStep {
