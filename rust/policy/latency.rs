@@ -188,8 +188,10 @@ pub fn limit(bucket: usize) -> Option<u64> {
 /// Times of one transmit, each a `T`.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps<T> {
-    queued: T,
-    posted: T,
+    /// Since when it is queued, or was before it was posted. The peer's answer may queue it again.
+    pub queued: T,
+    /// When the last message was posted.
+    pub posted: T,
     /// The message that was posted last.
     op: Op,
 }
@@ -205,29 +207,11 @@ impl<T: Copy> Stamps<T> {
         }
     }
 
-    /// Returns since when it is queued, or was before it was posted.
-    #[inline]
-    pub fn queued(&self) -> T {
-        self.queued
-    }
-
-    /// Notes that the peer's answer queues it again.
-    #[inline]
-    pub fn queue_again(&mut self, now: T) {
-        self.queued = now;
-    }
-
     /// Notes that a message is posted.
     #[inline(always)]
     pub fn post(&mut self, op: Op, now: T) {
         self.op = op;
         self.posted = now;
-    }
-
-    /// Returns when the message was posted that the peer has just answered.
-    #[inline]
-    pub fn posted(&self) -> T {
-        self.posted
     }
 
     /// Returns which message was posted last, and when, if it ends when all work requests are complete. Must be called
@@ -359,7 +343,7 @@ mod tests {
         let mut s = Stamps::new(10u64);
         assert_eq!(s.sent(), None);
         s.post(Op::Immediate, 15);
-        assert_eq!(s.queued(), 10);
+        assert_eq!(s.queued, 10);
         assert_eq!(s.sent(), Some((Op::Immediate, 15)));
     }
 
@@ -369,9 +353,9 @@ mod tests {
         s.post(Op::PutReq, 5);
         // Its completion is no end of a stage.
         assert_eq!(s.sent(), None);
-        assert_eq!(s.posted(), 5);
-        s.queue_again(100);
-        assert_eq!(s.queued(), 100);
+        assert_eq!(s.posted, 5);
+        s.queued = 100;
+        assert_eq!(s.queued, 100);
         // The completion of the PUT_REQ may come after its answer.
         assert_eq!(s.sent(), None);
         s.post(Op::PutDone, 103);
@@ -382,7 +366,7 @@ mod tests {
     fn a_key_is_not_measured() {
         let mut s = Stamps::new(0u64);
         s.post(Op::PutAck, 5);
-        assert_eq!(s.posted(), 5);
+        assert_eq!(s.posted, 5);
         // The completions of the PUT_ACK and of the LOCAL_INV, after the answer.
         assert_eq!(s.sent(), None);
     }

@@ -153,7 +153,7 @@ impl TxPayload {
 
     /// Returns the milliseconds since its begin.
     pub(super) fn age_ms(&self) -> i64 {
-        self.stamps.queued().elapsed_ms()
+        self.stamps.queued.elapsed_ms()
     }
 
     /// Sets the peer's sink for the data of this side's PUT, from its PUT_ACK. The size of the transfer is now that of

@@ -150,7 +150,7 @@ impl ConnStats {
     ) {
         if op != Op::Invalidate {
             stamps.post(op, now);
-            let queued = now.ns_since(stamps.queued());
+            let queued = now.ns_since(stamps.queued);
             if queued > 0 {
                 self.waited(op, queued, now);
             }

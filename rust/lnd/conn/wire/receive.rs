@@ -272,7 +272,7 @@ impl<C: RxConn> Wire<C> {
         let index = self.txs.awaiting(op, cookie)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
-        let posted = transfer.stamps.posted();
+        let posted = transfer.stamps.posted;
         // Of a PUT that needs no PUT_DONE.
         if let Some(spare) = transfer.spare.take() {
             self.buf_pool.put(spare);
@@ -308,8 +308,8 @@ impl<C: RxConn> Wire<C> {
         let nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
         transfer.load(buf, nob);
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
-        transfer.stamps.queue_again(at);
-        let posted = transfer.stamps.posted();
+        transfer.stamps.queued = at;
+        let posted = transfer.stamps.posted;
         if let Err(e) = plan {
             // LNet resends a message that failed for lack of memory only.
             let cause = match e {
