@@ -55,7 +55,7 @@ use crate::{
 pub(crate) struct NiFiles {
     _state: File<Peers<Conn>>,
     _closes: File<CloseStats>,
-    _latency: File<LatencyFile>,
+    _latency: File<Ni>,
 }
 
 impl NiFiles {
@@ -65,11 +65,10 @@ impl NiFiles {
         let nid = ni.nid;
         let name =
             |suffix: &str| CString::try_from_fmt(fmt!("{}{suffix}", core::format_args!("{nid}")));
-        let histograms = Arc::new(LatencyFile(ni.clone()), GFP_KERNEL)?;
         Ok(Self {
             _state: File::new(dir, &name("")?, peers)?,
             _closes: File::new(dir, &name(".closes")?, &ni.close_stats)?,
-            _latency: File::new(dir, &name(".latency")?, &histograms)?,
+            _latency: File::new(dir, &name(".latency")?, ni)?,
         })
     }
 }
@@ -158,7 +157,6 @@ pub(crate) fn print_peer(peer: &Peer<Conn>) -> Result {
     console(core::format_args!("{}", PeerLines(peer)))
 }
 
-/// Shows a peer and its connections.
 fn show_peer(peer: &Peer<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let ni = &peer.ni;
     let view = peer.snapshot();
@@ -238,10 +236,9 @@ fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
 }
 
 fn role(active: bool) -> &'static str {
-    if active {
-        "active"
-    } else {
-        "passive"
+    match active {
+        true => "active",
+        false => "passive",
     }
 }
 
@@ -332,15 +329,13 @@ fn split_ms(ms: u64) -> (u64, u64) {
     (ms / 1000, ms % 1000)
 }
 
-/// Latency histograms of an NI: a line for each that is not empty.
-struct LatencyFile(Arc<Ni>);
-
-impl Show for LatencyFile {
+impl Show for Ni {
+    /// Shows the latency histograms: a line for each that is not empty.
     // `lt_N` counts messages that took less than N nanoseconds and at least half of N; the first bucket has no lower
     // limit.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (stage, op) in histograms() {
-            let histogram = self.0.times.histogram(stage, op);
+            let histogram = self.times.histogram(stage, op);
             let n = histogram.messages();
             if n == 0 {
                 continue;
@@ -348,7 +343,7 @@ impl Show for LatencyFile {
             write!(
                 f,
                 "latency={} stage={} op={} n={n} sum_ns={} p50_ns={} p99_ns={}",
-                self.0.nid,
+                self.nid,
                 stage.name(),
                 name(op.message()),
                 histogram.sum_ns,

@@ -141,7 +141,7 @@ pub(crate) struct Ni {
     /// Closed connections, failed attempts and rejects, with their causes.
     pub(crate) close_stats: Arc<CloseStats>,
     /// Latency of messages by stage.
-    pub(crate) times: Arc<LatencyStats>,
+    pub(crate) times: LatencyStats,
     /// Received buffers that LNet retains from closed connections.
     pub(crate) retained_rx: RetainedRx,
     stopping: Atomic<bool>,

@@ -14,10 +14,7 @@
 
 use core::fmt::Display;
 
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 use crate::{
     lnd::timestamp::Timestamp,
@@ -65,12 +62,11 @@ pub(crate) struct LatencyStats {
 
 impl LatencyStats {
     /// Creates empty histograms. May sleep.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        let times = Self {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
             rows: PercpuHistogram::new()?,
             conns: Atomic::new(0),
-        };
-        Ok(Arc::new(times, GFP_KERNEL)?)
+        })
     }
 
     /// Returns a histogram; recording may go on meanwhile.
