@@ -33,37 +33,28 @@ const MOST: u32 = 4096;
 // An honest peer may lose that many connections while LNet is stuck.
 const _: () = assert!(16 * 255 < MOST);
 
-/// Table of counts.
-struct RetainedCounts {
-    counts: KVec<Atomic<u32>>,
-    salt: u64,
-}
-
 /// Counts of retained requests of an NI.
 pub(crate) struct RetainedRx {
-    tables: [RetainedCounts; 2],
+    /// Two tables of [`PARTS`], one behind the other.
+    counts: KVec<Atomic<u32>>,
+    salts: [u64; 2],
 }
 
 impl RetainedRx {
     /// Creates counts of zero. May sleep.
     pub(crate) fn new() -> Result<Self> {
-        let table = || -> Result<_> {
-            let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
-            for _ in 0..PARTS {
-                counts.push(Atomic::new(0), GFP_KERNEL)?;
-            }
-            let salt = random::u64();
-            Ok(RetainedCounts { counts, salt })
-        };
-        Ok(Self {
-            tables: [table()?, table()?],
-        })
+        let mut counts = KVec::with_capacity(2 * PARTS, GFP_KERNEL)?;
+        for _ in 0..2 * PARTS {
+            counts.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        let salts = [random::u64(), random::u64()];
+        Ok(Self { counts, salts })
     }
 
     fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
-        self.tables.iter().filter_map(move |table| {
-            let at = addr_hash::index(nid.addr(), table.salt, table.counts.len());
-            table.counts.get(at)
+        let tables = self.counts.chunks(PARTS).zip(self.salts);
+        tables.filter_map(move |(table, salt)| {
+            table.get(addr_hash::index(nid.addr(), salt, table.len()))
         })
     }
 
@@ -89,8 +80,7 @@ impl RetainedRx {
 
     /// Returns the number of all retained requests.
     pub(crate) fn all(&self) -> u32 {
-        let [one, _] = &self.tables;
-        let counts = one.counts.iter();
+        let counts = self.counts.iter().take(PARTS);
         counts.fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
     }
 }
