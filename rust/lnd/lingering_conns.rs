@@ -35,7 +35,6 @@ pub(crate) struct LingeringConns<C> {
 }
 
 impl<C> LingeringConns<C> {
-    /// Creates an empty list.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             list <- kernel::new_mutex!(Some(KVVec::new()), "LingeringConns::list"),

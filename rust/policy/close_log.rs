@@ -8,10 +8,7 @@
 //! that connects and closes all the time does not push out events of others: of similar events of one peer, only the
 //! last ones are kept, with the number of earlier ones.
 
-use core::ops::{
-    Deref,
-    DerefMut, //
-};
+use core::ops::DerefMut;
 
 use crate::proto::{
     cause::{
@@ -154,7 +151,7 @@ pub struct CloseLog<S> {
     written: u64,
 }
 
-impl<S: Deref<Target = [CloseEvent]> + DerefMut> CloseLog<S> {
+impl<S: DerefMut<Target = [CloseEvent]>> CloseLog<S> {
     /// Creates an empty log in memory that has unused entries.
     pub const fn new(events: S) -> Self {
         Self { events, written: 0 }

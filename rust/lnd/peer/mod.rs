@@ -266,9 +266,8 @@ impl<C: Connection> Peers<C> {
     /// Returns whether there are connections, without those of which only the CM id is left.
     pub(crate) fn are_busy(&self) -> bool {
         let mut busy = false;
-        self.table.for_each(|peer| {
-            busy = busy || peer.with(|inner| inner.objects()) > 0;
-        });
+        self.table
+            .for_each(|peer| busy |= peer.with(|inner| inner.objects()) > 0);
         busy
     }
 }
@@ -426,7 +425,6 @@ impl<C: Connection> Peer<C> {
         Ok(conn)
     }
 
-    /// Returns its state.
     pub(crate) fn snapshot(&self) -> PeerSnapshot {
         self.with(|inner| PeerSnapshot {
             conns: inner.objects(),
@@ -591,7 +589,6 @@ struct ConnList<C> {
 }
 
 impl<C: Connection> ConnList<C> {
-    /// List without connections.
     const EMPTY: Self = Self {
         all: KVec::new(),
         next: 0,
@@ -609,7 +606,6 @@ impl<C: Connection> ConnList<C> {
         Ok(self.all.push(listed, GFP_ATOMIC)?)
     }
 
-    /// Removes a connection object.
     fn remove(&mut self, conn: &Arc<C>) {
         self.all.retain(|of| !Arc::ptr_eq(&of.conn, conn));
     }
@@ -644,7 +640,6 @@ impl<C: Connection> ConnList<C> {
         sound.or_else(newest).map(|of| of.conn.clone())
     }
 
-    /// Returns the number of connections.
     fn len(&self) -> usize {
         self.all.len()
     }

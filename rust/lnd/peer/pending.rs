@@ -55,23 +55,14 @@ pub(super) struct PendingList {
 }
 
 impl PendingList {
-    /// List without messages.
     pub(super) const EMPTY: Self = Self { head: None };
 
-    /// Returns whether no message waits.
     pub(super) fn is_empty(&self) -> bool {
         self.head.is_none()
     }
 
-    /// Returns the number of waiting messages.
     pub(super) fn len(&self) -> usize {
-        let mut n: usize = 0;
-        let mut at = &self.head;
-        while let Some(pending) = at {
-            n = n.saturating_add(1);
-            at = &pending.next;
-        }
-        n
+        core::iter::successors(self.head.as_deref(), |of| of.next.as_deref()).count()
     }
 
     /// Returns how long the oldest message has waited, in milliseconds; 0 if none waits.
@@ -81,7 +72,6 @@ impl PendingList {
             .map_or(0, |oldest| oldest.since.elapsed_ms())
     }
 
-    /// Appends a message.
     pub(super) fn push_back(&mut self, pending: KBox<Pending>) {
         let mut at = &mut self.head;
         while let Some(there) = at {
@@ -90,13 +80,11 @@ impl PendingList {
         *at = Some(pending);
     }
 
-    /// Inserts a message at the front.
     pub(super) fn push_front(&mut self, mut pending: KBox<Pending>) {
         pending.next = self.head.take();
         self.head = Some(pending);
     }
 
-    /// Takes the oldest message.
     pub(super) fn pop_front(&mut self) -> Option<KBox<Pending>> {
         let mut pending = self.head.take()?;
         self.head = pending.next.take();
@@ -117,7 +105,6 @@ impl PendingList {
         }
     }
 
-    /// Takes all messages.
     pub(super) fn take(&mut self) -> Self {
         core::mem::replace(self, Self::EMPTY)
     }
