@@ -325,12 +325,8 @@ impl Ifaces {
             // Another NI with this address was here first.
             return;
         }
-        // If memory is missing, the next check tries again.
-        let Ok(users) = iface.users() else {
-            return;
-        };
-        match self.move_to(&iface, bound, user, &users) {
-            Ok(old) => users.iter().for_each(|user| user.moved(&old)),
+        match self.move_to(&iface, bound, &user.ni) {
+            Ok(old) => iface.all_users().for_each(|user| user.moved(&old)),
             Err(e) => {
                 log::cannot_follow(user.ni.nid, &e.what, e.error);
                 // As if the device were being removed, also for an NI that is about to use it.
@@ -340,16 +336,13 @@ impl Ifaces {
         }
     }
 
-    /// Moves `users`, all NIs of an address, to the device that has the address of `user` now. Returns the previous
-    /// device.
+    /// Moves all NIs of the address of `ni` to the device that has the address now. Returns the previous device.
     fn move_to(
         &self,
         iface: &Arc<Iface>,
         bound: &mut BoundAddr,
-        user: &Arc<LnetNi>,
-        users: &[Arc<LnetNi>],
+        ni: &Ni,
     ) -> Result<Arc<Hca>, StartError> {
-        let ni = &user.ni;
         let (device, port) =
             device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen)?;
         let hca = self.make_hca(iface, device, port)?;
@@ -363,7 +356,7 @@ impl Ifaces {
             ));
         }
         let old = core::mem::replace(&mut bound.hca, hca);
-        for user in users {
+        for user in iface.all_users() {
             user.bind_device(&bound.hca)?;
         }
         listener.start(BACKLOG).map_err(cannot_listen)?;
@@ -472,13 +465,10 @@ impl Iface {
         drop(user);
     }
 
-    /// Returns the NIs that have the device. They stay the same while [`Iface::bound`] is held.
-    fn users(&self) -> Result<KVec<Arc<LnetNi>>> {
-        let mut users = KVec::new();
-        for user in self.users.lock().iter() {
-            users.push(user.clone(), GFP_ATOMIC)?;
-        }
-        Ok(users)
+    /// Yields the NIs that have the device, without the spin lock. The caller holds [`Iface::bound`], so they stay the
+    /// same.
+    fn all_users(&self) -> impl Iterator<Item = Arc<LnetNi>> + '_ {
+        (0..).map_while(|at: usize| self.users.lock().get(at).cloned())
     }
 
     fn is_removed(&self) -> bool {
