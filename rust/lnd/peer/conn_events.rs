@@ -76,7 +76,7 @@ impl<C: Connection> Peer<C> {
     fn wait_for_link(self: &Arc<Self>) {
         // Waiting messages delay the deletion of the NI.
         if !self.ni.is_listed() {
-            self.drop_pending();
+            self.drop_retry(Cause::Shutdown);
             // A peer with a closing connection is kept.
             return self.refuse_waiting();
         }

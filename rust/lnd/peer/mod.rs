@@ -465,12 +465,11 @@ impl<C: Connection> Peer<C> {
     /// Closes the connections but keeps the peer. Outstanding transfers end first if that is soon. Returns whether
     /// there were connections.
     pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
-        let mut any = false;
-        self.with(|inner| inner.policy.no_more());
-        self.for_each_conn(|conn| {
-            any = true;
-            conn.finish(cause);
+        let any = self.with(|inner| {
+            inner.policy.no_more();
+            inner.objects() > 0
         });
+        self.for_each_conn(|conn| conn.finish(cause));
         any
     }
 
@@ -501,11 +500,7 @@ impl<C: Connection> Peer<C> {
         });
         waiting.fail(&self.ni, cause);
         self.for_each_conn(|conn| conn.fail(cause));
-        self.with(|inner| {
-            let _ = inner.policy.cancel_retry();
-            let _ = work::cancel::<Self, RETRY>(self);
-        });
-        self.forget(Some(cause), true);
+        self.drop_retry(cause);
     }
 
     /// Fails the waiting messages, because LNet has another path for them.
@@ -514,13 +509,12 @@ impl<C: Connection> Peer<C> {
         waiting.fail(&self.ni, self.ni.way(|way| way.why()));
     }
 
-    /// Cancels the retry and forgets an idle peer, because LNet deletes the NI: messages do not wait for another
-    /// attempt.
-    fn drop_pending(self: &Arc<Self>) {
+    /// Cancels the retry, and forgets an idle peer: messages do not wait for another attempt.
+    fn drop_retry(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| {
             let _ = inner.policy.cancel_retry();
         });
-        self.forget(Some(Cause::Shutdown), true);
+        self.forget(Some(cause), true);
     }
 
     /// Takes the peer from its table if it has no waiting message and no connection. Does not blame the peer.

@@ -163,7 +163,7 @@ impl<C: Connection> Peer<C> {
         if let Some(conn) = flusher {
             self.flush(conn, false);
         } else if !listed {
-            self.drop_pending();
+            self.drop_retry(Cause::Shutdown);
         }
         Ok(())
     }
@@ -327,7 +327,7 @@ impl<C: Connection> WorkItem<PENDING> for Peer<C> {
         };
         expired.fail(&this.ni, cause);
         if !this.ni.is_listed() {
-            this.drop_pending();
+            this.drop_retry(Cause::Shutdown);
         }
     }
 }
