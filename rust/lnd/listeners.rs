@@ -254,23 +254,26 @@ impl Ifaces {
         device: ARef<Device>,
         port: u32,
     ) -> Result<Arc<Hca>, StartError> {
-        let list = self.list.lock();
-        let there = list.iter().find_map(|entry| {
-            let shares = entry.iface.shares.lock();
-            let same = shares.as_ref().filter(|shares| shares.device.same(&device));
-            same.cloned()
-        });
-        let shares = match there {
-            Some(shares) => shares,
-            None => {
-                let queues = self.workers.for_device(device.is_iwarp(port));
-                let shares = queues.and_then(|queues| DeviceShares::new(device, queues));
-                shares.map_err(no_memory)?
+        let mut new = None;
+        let (shares, _old) = loop {
+            {
+                let list = self.list.lock();
+                let there = list.iter().find_map(|entry| {
+                    let shares = entry.iface.shares.lock();
+                    let same = shares.as_ref().filter(|shares| shares.device.same(&device));
+                    same.cloned()
+                });
+                if let Some(shares) = there.or_else(|| new.take()) {
+                    let old = iface.shares.lock().replace(shares.clone());
+                    break (shares, old);
+                }
             }
+            // Without the mutex, which the checks of all NIs take: memory may be there only when one of them has opened
+            // its link.
+            let queues = self.workers.for_device(device.is_iwarp(port));
+            let shares = queues.and_then(|queues| DeviceShares::new(device.clone(), queues));
+            new = Some(shares.map_err(no_memory)?);
         };
-        let old = iface.shares.lock().replace(shares.clone());
-        drop(list);
-        drop(old);
         Hca::new(port, shares)
     }
 

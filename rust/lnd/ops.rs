@@ -141,6 +141,8 @@ impl Lnd for O2ib {
         lnet: NiRef<Self>,
         driver: ArcBorrow<'_, Driver>,
     ) -> Result<Arc<NiDevice>, StartError> {
+        // It takes mutexes that the checks of other NIs take.
+        let _nofs = NofsScope::enter();
         let ni = Ni::new(cfg, lnet, driver.workers.clone())?;
         let port = NiDevice::new(ni.clone(), driver.ifaces.clone())
             .map_err(StartError::because("no memory"))?;

@@ -289,6 +289,20 @@ pub fn new(class: &'static CStr) -> spinlock_t {
     }
 }
 
+/// Checks that `what`, which may wait until pages are cleaned, is not done under a mutex that the checks of all NIs
+/// take: one of these NIs may have to clean the pages.
+pub fn may_reclaim(what: &str) {
+    let s = &w().sched;
+    let held = s
+        .tasks
+        .get(s.current)
+        .into_iter()
+        .flat_map(|task| &task.held);
+    for lock in held.filter(|held| text(held.name) == "Ifaces::list") {
+        violation(&format!("{what} with the mutex {lock:?}"));
+    }
+}
+
 /// Checks that the current task may sleep here.
 pub fn might_sleep(what: &str) {
     let s = &w().sched;

@@ -163,6 +163,8 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     at_once: i32,
 ) -> *mut workqueue_struct {
     lock::might_sleep("alloc_workqueue");
+    // Its thread is made by another one, without the scope of the caller.
+    lock::may_reclaim("alloc_workqueue");
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
     }
