@@ -292,7 +292,9 @@ fn new_buf(nob: usize, what: For) -> usize {
             _ => (0, 16384),
         };
         let len = left.min(most);
-        let page = mem::get_pages((offset + len).next_multiple_of(4096), BACK);
+        let page = mem::get_pages((offset + len).next_multiple_of(4096));
+        // SAFETY: There is room.
+        unsafe { page.add(offset).write_bytes(BACK, len) };
         bv.push(bio_vec {
             bv_page: page.cast(),
             bv_len: len as u32,

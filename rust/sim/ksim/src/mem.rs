@@ -8,7 +8,6 @@
 use std::{
     alloc::{
         alloc,
-        dealloc,
         Layout, //
     },
     cell::RefCell,
@@ -36,14 +35,14 @@ const FREED: u8 = 0x6b;
 const RESTS: usize = 1024;
 /// Number of bytes of a larger block that are spoilt when the block is freed.
 const SPOILT: usize = 512;
-/// Number of blocks of a size that are kept for the next world.
-const SPARES: usize = 4096;
 /// Number of freed blocks that rest at a time; only the largest worlds free more.
 const RESTING: usize = 1 << 20;
-/// Class of pages. The host's allocator would take two pages for an aligned one.
+/// Class of pages.
 const PAGES: u32 = 12 * QUARTERS;
-/// Number of pages that are allocated together, and never given back.
-const PAGES_AT_ONCE: usize = 64;
+/// Alignment of the memory that blocks of one class share; a larger block has its own.
+const SLAB: usize = 1 << 16;
+/// Size of that memory: the host's allocator can put another slab behind it.
+const SLAB_SIZE: usize = SLAB - 64;
 /// Number of classes from one power of two to the next.
 const QUARTERS: u32 = 4;
 
@@ -54,19 +53,32 @@ enum State {
     Resting,
 }
 
-/// Block from the host's allocator. It stays known from world to world, so that small worlds in
-/// large numbers use neither the host's allocator nor the map much.
+/// Block of a slab. It stays known from world to world, so that small worlds in large numbers do not
+/// use the host's allocator much.
 #[derive(Clone, Copy)]
 struct Block {
     addr: usize,
+    size: u32,
+    /// Index in the list of live blocks.
+    at: u32,
+    node: u32,
+    nr: u32,
     /// Class of the block's real size.
     class: u32,
     state: State,
-    size: usize,
-    node: usize,
-    nr: u64,
-    /// Index in the list of live blocks.
-    at: usize,
+}
+
+/// Node of memory that is no driver's.
+const NOBODY: u32 = u32::MAX;
+
+/// Memory from the host's allocator: blocks of a class, one behind the other.
+struct Slab {
+    /// Index of the first block.
+    first: u32,
+    /// Distance of the blocks in bytes.
+    stride: usize,
+    /// Number of blocks.
+    n: usize,
 }
 
 extern "C" {
@@ -93,16 +105,15 @@ pub fn use_sparse_pages() {
 
 /// Blocks of all worlds.
 ///
-/// INVARIANT: a block is in `by_addr`; in `spare[class]` exactly while it is `Spare`; in `live`, at
-/// its `at`, exactly while it is `Live`; in `resting` exactly while it is `Resting`.
+/// INVARIANT: a block is in the slab of its address; in `spare[class]` exactly while it is `Spare`; in
+/// `live`, at its `at`, exactly while it is `Live`; in `resting` exactly while it is `Resting`.
 struct Heap {
     blocks: Vec<Block>,
-    by_addr: Map<usize, u32>,
+    /// Slabs by their address, in units of [`SLAB`].
+    slabs: Map<usize, Slab>,
     spare: [Vec<u32>; 32 * QUARTERS as usize],
     live: Vec<u32>,
     resting: VecDeque<u32>,
-    /// Indices of blocks that were given back to the host.
-    unused: Vec<u32>,
     nr: u64,
     /// Pages take no memory of the host until they are written; see [`use_sparse_pages`].
     sparse: bool,
@@ -113,11 +124,10 @@ struct Heap {
 thread_local! {
     static HEAP: RefCell<Heap> = const { RefCell::new(Heap {
         blocks: Vec::new(),
-        by_addr: Map::with_hasher(Hash::new()),
+        slabs: Map::with_hasher(Hash::new()),
         spare: [const { Vec::new() }; 32 * QUARTERS as usize],
         live: Vec::new(),
         resting: VecDeque::new(),
-        unused: Vec::new(),
         nr: 0,
         sparse: false,
         bad: None,
@@ -136,76 +146,68 @@ fn class_of(size: usize, align: usize) -> u32 {
     }
 }
 
-/// Returns the layout of a class.
-fn layout(class: u32) -> Layout {
+/// Returns the distance of the blocks of a class.
+fn stride(class: u32) -> usize {
     let (low, quarters) = (class / QUARTERS, class % QUARTERS);
-    let size = (1_usize << low) + ((quarters as usize) << (low - 2));
-    let align = match quarters {
-        0 => size.min(4096),
-        _ => 16,
-    };
-    Layout::from_size_align(size, align).expect("a size that exists")
+    ((1_usize << low) + ((quarters as usize) << (low - 2))).next_multiple_of(16)
+}
+
+/// Returns the layout of the slabs of a class.
+fn layout(class: u32) -> Layout {
+    Layout::from_size_align(stride(class).max(SLAB_SIZE), SLAB).expect("a size that exists")
 }
 
 impl Heap {
-    fn get(&mut self, node: usize, size: usize, align: usize) -> *mut u8 {
+    fn get(&mut self, node: u32, size: usize, align: usize) -> *mut u8 {
         let class = class_of(size, align);
         let i = match self.spare[class as usize].pop() {
             Some(i) => i,
             None => self.fresh(class),
         };
         self.nr += 1;
-        let at = self.live.len();
+        let at = self.live.len() as u32;
         self.live.push(i);
         let block = &mut self.blocks[i as usize];
-        block.state = State::Live;
-        block.size = size;
-        block.node = node;
-        block.nr = self.nr;
-        block.at = at;
+        *block = Block {
+            size: u32::try_from(size).expect("a size that exists"),
+            at,
+            node,
+            nr: self.nr as u32,
+            state: State::Live,
+            ..*block
+        };
         block.addr as *mut u8
     }
 
+    /// Allocates a slab. Returns its first block, and makes the others spare.
     fn fresh(&mut self, class: u32) -> u32 {
-        let layout = layout(class);
-        let n = if class == PAGES { PAGES_AT_ONCE } else { 1 };
-        let all = Layout::from_size_align(n * layout.size(), layout.align());
+        let (layout, stride) = (layout(class), stride(class));
         // SAFETY: The size is not 0.
-        let p = unsafe { alloc(all.expect("a size that exists")) };
+        let p = unsafe { alloc(layout) };
         assert!(!p.is_null(), "no memory");
+        let slab = Slab {
+            first: self.blocks.len() as u32,
+            stride,
+            n: layout.size() / stride,
+        };
         if class == PAGES && self.sparse {
-            give_back(p, n * layout.size());
+            give_back(p, slab.n * stride);
         }
-        for at in 1..n {
-            // SAFETY: There are `n` blocks.
-            let i = self.add(unsafe { p.add(at * layout.size()) }, class);
-            self.spare[class as usize].push(i);
-        }
-        self.add(p, class)
-    }
-
-    fn add(&mut self, p: *mut u8, class: u32) -> u32 {
-        let block = Block {
-            addr: p as usize,
+        self.blocks.extend((0..slab.n).map(|nr| Block {
+            addr: p as usize + nr * stride,
+            size: 0,
+            at: 0,
+            node: NOBODY,
+            nr: 0,
             class,
             state: State::Spare,
-            size: 0,
-            node: 0,
-            nr: 0,
-            at: 0,
-        };
-        let i = match self.unused.pop() {
-            Some(i) => {
-                self.blocks[i as usize] = block;
-                i
-            }
-            None => {
-                self.blocks.push(block);
-                (self.blocks.len() - 1) as u32
-            }
-        };
-        self.by_addr.insert(p as usize, i);
-        i
+        }));
+        // The first block is used next.
+        let others = slab.first + 1..self.blocks.len() as u32;
+        self.spare[class as usize].extend(others.rev());
+        let first = slab.first;
+        self.slabs.insert(p as usize / SLAB, slab);
+        first
     }
 
     /// Returns whether a new block of that size and alignment has only zeros.
@@ -215,78 +217,62 @@ impl Heap {
 
     /// Returns the block at an address, if it is live.
     fn live(&self, p: usize) -> Option<u32> {
-        let i = *self.by_addr.get(&p)?;
-        (self.blocks[i as usize].state == State::Live).then_some(i)
+        let slab = self.slabs.get(&(p / SLAB))?;
+        let i = slab.first + (p % SLAB / slab.stride) as u32;
+        let is = p % SLAB % slab.stride == 0 && p % SLAB / slab.stride < slab.n;
+        (is && self.blocks[i as usize].state == State::Live).then_some(i)
     }
 
     fn free(&mut self, i: u32) {
         let block = self.blocks[i as usize];
-        self.live.swap_remove(block.at);
-        if let Some(moved) = self.live.get(block.at) {
+        self.live.swap_remove(block.at as usize);
+        if let Some(moved) = self.live.get(block.at as usize) {
             self.blocks[*moved as usize].at = block.at;
         }
-        if block.size <= RESTS {
+        if block.size as usize <= RESTS {
             self.blocks[i as usize].state = State::Resting;
             self.resting.push_back(i);
             if self.resting.len() > RESTING {
-                self.end_rest();
+                if let Some(i) = self.resting.pop_front() {
+                    self.check_rest(i);
+                    self.release(i);
+                }
             }
         } else {
             self.release(i);
         }
     }
 
-    /// Checks the block that has rested longest, and releases it. Returns false if none rests.
-    fn end_rest(&mut self) -> bool {
-        let Some(i) = self.resting.pop_front() else {
-            return false;
-        };
+    /// Checks that no byte of a resting block was written.
+    fn check_rest(&mut self, i: u32) {
         let block = self.blocks[i as usize];
         // SAFETY: Still allocated.
-        let bytes = unsafe { core::slice::from_raw_parts(block.addr as *const u8, block.size) };
+        let bytes =
+            unsafe { core::slice::from_raw_parts(block.addr as *const u8, block.size as usize) };
         if let Some(at) = written(bytes) {
             self.bad.get_or_insert(format!(
                 "byte {at} of allocation {} of {} bytes was written after it was freed",
                 block.nr, block.size
             ));
         }
-        self.release(i);
-        true
     }
 
     fn release(&mut self, i: u32) {
         let block = &mut self.blocks[i as usize];
         block.state = State::Spare;
         if self.sparse && block.class == PAGES {
-            give_back(block.addr as *mut u8, layout(PAGES).size());
+            give_back(block.addr as *mut u8, stride(PAGES));
         }
-        let spare = &mut self.spare[block.class as usize];
-        if spare.len() < SPARES || block.class == PAGES {
-            spare.push(i);
-            return;
-        }
-        let (addr, class) = (block.addr, block.class);
-        self.by_addr.remove(&addr);
-        self.unused.push(i);
-        // SAFETY: It was allocated with that layout, and is known no more.
-        unsafe { dealloc(addr as *mut u8, layout(class)) };
+        self.spare[block.class as usize].push(i);
     }
 }
 
 /// Allocates memory for the current node.
 pub fn get_for_node(size: usize, align: usize, fill: u8) -> *mut u8 {
-    get_for(sched::node(), size, align, fill)
-}
-
-/// Allocates pages for an application; they stay until the world ends.
-pub fn get_pages(size: usize, fill: u8) -> *mut u8 {
-    get_for(usize::MAX, size, 4096, fill)
-}
-
-fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
     let (p, zeroed) = HEAP.with(|h| {
         let h = &mut *h.borrow_mut();
-        (h.get(node, size, align), h.is_zeroed(size, align))
+        let p = h.get(sched::node() as u32, size, align);
+        (p, h.is_zeroed(size, align))
     });
     // SAFETY: Allocated.
     unsafe {
@@ -301,6 +287,11 @@ fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
     p
 }
 
+/// Allocates pages for an application, without contents; they stay until the world ends.
+pub fn get_pages(size: usize) -> *mut u8 {
+    HEAP.with(|h| h.borrow_mut().get(NOBODY, size, 4096))
+}
+
 /// Frees memory.
 pub fn put(p: *const u8) {
     if p.is_null() {
@@ -309,7 +300,7 @@ pub fn put(p: *const u8) {
     let found = HEAP.with(|h| {
         let h = h.borrow();
         let i = h.live(p as usize)?;
-        Some((i, h.blocks[i as usize].size))
+        Some((i, h.blocks[i as usize].size as usize))
     });
     let Some((i, size)) = found else {
         violation("freed twice, or never allocated");
@@ -335,20 +326,20 @@ pub fn left(node: usize) -> Vec<(u64, usize)> {
         h.live
             .iter()
             .map(|i| &h.blocks[*i as usize])
-            .filter(|b| b.node == node)
-            .map(|b| (b.nr, b.size))
+            .filter(|b| b.node == node as u32)
+            .map(|b| (b.nr.into(), b.size as usize))
             .collect()
     });
     left.sort_unstable();
     left
 }
 
-/// Returns the first node that has allocations left; `usize::MAX` if none has.
-pub fn least_node() -> usize {
+/// Returns whether a node has allocations left.
+pub fn any_left() -> bool {
     HEAP.with(|h| {
         let h = h.borrow();
-        let nodes = h.live.iter().map(|i| h.blocks[*i as usize].node);
-        nodes.min().unwrap_or(usize::MAX)
+        let mut nodes = h.live.iter().map(|i| h.blocks[*i as usize].node);
+        nodes.any(|node| node != NOBODY)
     })
 }
 
@@ -358,8 +349,8 @@ pub fn forget(node: usize) {
         let h = &mut *h.borrow_mut();
         for i in &h.live {
             let block = &mut h.blocks[*i as usize];
-            if block.node == node {
-                block.node = usize::MAX;
+            if block.node == node as u32 {
+                block.node = NOBODY;
             }
         }
     });
@@ -380,8 +371,13 @@ fn written(bytes: &[u8]) -> Option<usize> {
 pub fn clear() -> Option<String> {
     HEAP.with(|h| {
         let h = &mut *h.borrow_mut();
-        while h.end_rest() {}
-        for i in core::mem::take(&mut h.live) {
+        for at in 0..h.resting.len() {
+            h.check_rest(h.resting[at]);
+        }
+        let mut used: Vec<u32> = h.live.drain(..).chain(h.resting.drain(..)).collect();
+        // The next world uses the same blocks in the same order, which the caches have.
+        used.sort_unstable_by(|a, b| b.cmp(a));
+        for i in used {
             h.release(i);
         }
         h.nr = 0;

@@ -780,7 +780,7 @@ pub fn clean_all() {
     let none = unsafe {
         world.timers.is_empty()
             && dma::none()
-            && mem::least_node() == usize::MAX
+            && !mem::any_left()
             && world.ids.values().all(|id| !cm::is_drivers(*id))
             && world.dentries.iter().all(|d| (**d).gone)
             && nodes.clone().all(|n| world.works.left(n) == 0)
