@@ -13,14 +13,20 @@
 //! Memory of a GPU has an address that the CPU cannot use, and another address for devices, which
 //! the GPU's provider returns.
 
-use std::collections::BTreeMap;
+use std::collections::{
+    hash_map::Entry,
+    BTreeMap, //
+};
 
 use crate::{
     decl::{
         k::*,
         r::*, //
     },
-    fixed_hash::Map,
+    fixed_hash::{
+        Hash,
+        Map, //
+    },
     lock,
     mem,
     rng::Rng,
@@ -66,13 +72,12 @@ struct Mapping {
 
 /// Mappings of a world.
 ///
-/// INVARIANT: `by_cpu` has each mapping of `live`, by its address for the CPU; `pages` counts, for
-/// each page of each of these, one by the hash of its number.
+/// INVARIANT: `pages` has the number of mappings of `live` that have bytes of a page, by the number of
+/// the page for the CPU.
 pub struct Maps {
     /// By DMA address.
     live: BTreeMap<(u64, u64), Mapping>,
-    by_cpu: BTreeMap<(u64, u64), u64>,
-    pages: [u32; PLACES],
+    pages: Map<u64, u32>,
     nr: u64,
     layer: Layer,
     /// Next DMA address that was not used yet.
@@ -91,49 +96,48 @@ pub struct Maps {
 /// First DMA address of devices that are not software. No address of the CPU is as large.
 const BUS: u64 = 1 << 52;
 
-/// Number of buckets for pages.
-const PLACES: usize = 1024;
-
 impl Maps {
     /// Creates the mappings of a world: none.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0xd3a0_ad25);
         Self {
             live: BTreeMap::new(),
-            by_cpu: BTreeMap::new(),
-            pages: [0; PLACES],
+            pages: Map::with_capacity_and_hasher(128, Hash::default()),
             nr: 0,
             layer: rng.of(&[Layer::Direct, Layer::Iommu, Layer::Bounced]),
             next: 2 * BUS,
             rng,
             gpu: BTreeMap::new(),
-            near: Map::default(),
+            near: Map::with_capacity_and_hasher(128, Hash::default()),
             refuses: None,
             full: None,
         }
     }
 }
 
-/// Returns the buckets of the pages that have some of these bytes.
-fn places(addr: u64, len: u64) -> impl Iterator<Item = usize> {
-    (addr / PAGE..=(addr + len.max(1) - 1) / PAGE).map(|page| page as usize % PLACES)
+/// Returns the numbers of the pages that have some of these bytes.
+fn pages(addr: u64, len: u64) -> impl Iterator<Item = u64> {
+    addr / PAGE..(addr + len.max(1)).div_ceil(PAGE)
 }
 
 impl Maps {
     fn insert(&mut self, addr: u64, m: Mapping) {
         self.nr += 1;
-        self.by_cpu.insert((m.cpu, self.nr), m.len);
-        for place in places(m.cpu, m.len) {
-            self.pages[place] += 1;
+        for page in pages(m.cpu, m.len) {
+            *self.pages.entry(page).or_default() += 1;
         }
         self.live.insert((addr, self.nr), m);
     }
 
     fn remove(&mut self, key: (u64, u64)) -> Option<Mapping> {
         let m = self.live.remove(&key)?;
-        self.by_cpu.remove(&(m.cpu, key.1));
-        for place in places(m.cpu, m.len) {
-            self.pages[place] -= 1;
+        for page in pages(m.cpu, m.len) {
+            if let Entry::Occupied(mut n) = self.pages.entry(page) {
+                *n.get_mut() -= 1;
+                if *n.get() == 0 {
+                    n.remove();
+                }
+            }
         }
         Some(m)
     }
@@ -159,9 +163,7 @@ impl Maps {
 
     /// Returns false if no page of these bytes is in any mapping.
     fn may_be_mapped(&self, addr: u64, len: u64) -> bool {
-        places(addr, len)
-            .take(PLACES)
-            .any(|place| self.pages[place] != 0)
+        pages(addr, len).any(|page| self.pages.contains_key(&page))
     }
 }
 
@@ -384,11 +386,12 @@ pub fn not_mapped(addr: u64, len: u64, what: &str) {
         return;
     }
     let end = addr + len.max(1);
-    let last = maps.by_cpu.range(..(end, 0)).next_back();
-    if let Some(((start, _), len)) = last {
-        if start + len > addr {
-            violation(&format!("memory is {what} while a device may touch it"));
-        }
+    if maps
+        .live
+        .values()
+        .any(|m| m.cpu < end && m.cpu + m.len > addr)
+    {
+        violation(&format!("memory is {what} while a device may touch it"));
     }
 }
 
