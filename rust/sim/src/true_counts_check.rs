@@ -108,9 +108,9 @@ fn lost() -> Option<String> {
                 .into_iter()
                 .map(kernel_core::cat)
                 .collect();
-            let conns = text.lines().map(words).filter(|line| is(line, "conn"));
+            let conns = text.lines().filter(|line| line.starts_with("conn="));
             ends.borrow_mut()
-                .extend(conns.filter_map(|line| End::of(&line)));
+                .extend(conns.filter_map(|line| End::of(&words(line))));
         });
         sched::join(tid);
     }
@@ -139,6 +139,16 @@ fn lost() -> Option<String> {
     None
 }
 
+/// Kinds of the lines that are compared.
+const KINDS: [&str; 6] = [
+    "ni=",
+    "conn=",
+    "closed_conns=",
+    "causes=",
+    "closes=",
+    "event=",
+];
+
 /// Returns a description of the first inconsistency.
 fn differs(node: usize, past: &Past) -> Option<String> {
     let Past {
@@ -149,7 +159,10 @@ fn differs(node: usize, past: &Past) -> Option<String> {
     } = past.clone();
     let files = kernel_core::files(node);
     let text: String = files.iter().copied().map(kernel_core::cat).collect();
-    let lines: Vec<Vec<(&str, &str)>> = text.lines().map(words).collect();
+    let lines = text
+        .lines()
+        .filter(|line| KINDS.iter().any(|kind| line.starts_with(kind)));
+    let lines: Vec<Vec<(&str, &str)>> = lines.map(words).collect();
     let of = |key: &str| -> Vec<&Vec<(&str, &str)>> {
         lines.iter().filter(|line| is(line, key)).collect()
     };

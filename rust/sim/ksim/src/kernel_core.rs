@@ -74,7 +74,8 @@ pub fn entries(node: usize) -> usize {
 
 /// Reads a file, as `cat` does.
 pub fn cat(d: *mut Dentry) -> String {
-    let mut text = Vec::<u8>::new();
+    // Most files are shorter.
+    let mut text = Vec::<u8>::with_capacity(4096);
     // SAFETY: Entries stay until the world ends; the file stays while it has readers.
     unsafe {
         if (*d).gone {
@@ -88,7 +89,7 @@ pub fn cat(d: *mut Dentry) -> String {
         (*d).readers -= 1;
     }
     sched::wake_all(d as usize);
-    String::from_utf8_lossy(&text).into_owned()
+    String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
 fn dentry(file: *mut r::ro2ib_debugfs_file) -> *mut dentry {
