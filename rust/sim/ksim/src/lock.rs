@@ -139,35 +139,28 @@ impl Classes {
     }
 }
 
-/// Returns whether bottom halves are off for the current task.
-fn bh_off() -> bool {
-    let s = &w().sched;
-    let task = &s.tasks[s.current];
-    task.kind == Kind::Softirq || task.held.iter().any(|h| h.bh)
-}
-
 /// Checks the rules before a lock is taken. Returns its class.
 #[inline]
 fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
     let world = w();
-    let tid = world.sched.current;
-    if tid == sched::NONE {
+    let Some(task) = world.sched.tasks.get(world.sched.current) else {
         violation("an event takes a lock");
-    }
+    };
     // SAFETY: The caller has a valid lock.
     let class = world.classes.number_of(unsafe { &mut *lock });
     // SAFETY: As above.
     let name = unsafe { (*lock).name };
-    let task = &world.sched.tasks[tid];
     let softirq = task.kind == Kind::Softirq;
-
-    if task.held.iter().any(|h| h.lock == lock as usize) {
-        violation(&format!("takes {} again", text(name)));
+    let mut off = bh || softirq;
+    for held in &task.held {
+        if held.lock == lock as usize {
+            violation(&format!("takes {} again", text(name)));
+        }
+        off |= held.bh;
     }
     if !spin {
         might_sleep("mutex_lock");
     } else {
-        let off = bh || bh_off();
         let known = &mut world.classes.known[class];
         known.in_softirq |= softirq;
         known.bh_on |= !off;
@@ -178,7 +171,6 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
             ));
         }
     }
-    let task = &world.sched.tasks[tid];
     for held in &task.held {
         if held.class == class {
             violation(&format!("two locks of the class {} at a time", text(name)));

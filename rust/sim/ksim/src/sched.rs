@@ -232,7 +232,8 @@ impl Sched {
         Self {
             now: 1000 * SEC,
             current: NONE,
-            tasks: Vec::with_capacity(128),
+            // Enough for nearly all worlds.
+            tasks: Vec::with_capacity(512),
             steps: 0,
             points: 0,
             policy: Policy::Random(0),
@@ -246,7 +247,7 @@ impl Sched {
             callers: Vec::new(),
             sleeping: Sleeping::new(64),
             hash: 0,
-            events: BinaryHeap::with_capacity(64),
+            events: BinaryHeap::with_capacity(256),
             seq: 0,
         }
     }
@@ -327,7 +328,7 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         name,
         node,
         kind,
-        held: Vec::new(),
+        held: Vec::with_capacity(4),
         nofs: 0,
         rcu: 0,
         for_storage: for_storage(name),
