@@ -86,9 +86,9 @@ impl Conn {
             return false;
         };
         let waited_ms = u64::try_from(since.elapsed_ms()).unwrap_or(0);
-        let still_ms = inner.idle_ms().min(inner.wire.sent_ms());
-        let still_ms = u64::try_from(still_ms).unwrap_or(0);
-        let busy = inner.wire.has_pending() || inner.rx_queue.owed() > 0;
+        let ago = inner.elapsed();
+        let still_ms = u64::try_from(ago.sent.min(ago.heard)).unwrap_or(0);
+        let busy = inner.txs.has_pending() || inner.rx_queue.owed() > 0;
         if may_end(cause, busy, still_ms, waited_ms) {
             self.step(inner, ConnEvent::Fail(cause));
         } else {
@@ -166,7 +166,7 @@ impl Connection for Conn {
     }
 
     fn is_stale(&self, stamp: u64) -> bool {
-        self.with(|inner| inner.state.is_up() && !inner.wire.is_with(stamp))
+        self.with(|inner| inner.state.is_up() && inner.identity.peer_stamp != stamp)
     }
 
     fn is_confirmed(&self) -> bool {

@@ -49,8 +49,7 @@ use crate::{
             RejectCause,
             RetryWhy,
             UNSAID_MAX, //
-        },
-        wire::Identity, //
+        }, //
     },
     rdma::{
         cm::{
@@ -135,7 +134,7 @@ impl Conn {
     /// Completes the handshake. The active side reads the CONNACK first, and closes the connection if the CONNACK is
     /// invalid: the queue pair is up already.
     fn cm_established(self: &Arc<Self>, id: &CmLocked<'_>, private_data: &[u8], qpn: u32) {
-        let (asked, connecting, over) = self.with(|inner| {
+        let (asked, expected, over) = self.with(|inner| {
             // Over iWARP it is unknown.
             if qpn != 0 {
                 inner.peer_qpn = qpn;
@@ -143,8 +142,7 @@ impl Conn {
             // For any CONNACK: the peer takes the connection for established, so at its end the CM resends the DREQ
             // until the peer answers.
             inner.connected = true;
-            let connecting = inner.state.state() == State::Connecting;
-            (inner.known, connecting, inner.state.cause().is_some())
+            (inner.known, inner.identity, inner.state.cause().is_some())
         });
         if over {
             self.established_after_close(id);
@@ -152,12 +150,6 @@ impl Conn {
         if !self.active {
             return self.event(ConnEvent::Established);
         }
-        let expected = Identity {
-            me: self.ni.nid,
-            my_stamp: self.ni.stamp,
-            peer: self.nid(),
-            peer_stamp: asked.stamp,
-        };
         match validate_conn_ack(private_data, &expected, &asked) {
             Ok(agreed) => {
                 let mut guard = self.lock();
@@ -169,11 +161,11 @@ impl Conn {
                     self.received_early(inner);
                 } else if inner.state.cause().is_some() {
                     // The peer has a connection, and may have sent messages.
-                    inner.wire.established(agreed.depth, 1, agreed.stamp);
+                    inner.agreed(1);
                     self.received_early(inner);
                 }
             }
-            Err(_) if !connecting => {}
+            Err(_) if over => {}
             Err(e) => {
                 log::rejected(self.nid(), &e);
                 self.end(Cause::Protocol);

@@ -14,11 +14,9 @@ use kernel::{
 };
 
 use super::{
+    pump::FastPathLimits,
+    receive::recv_outcome,
     rx::Rx,
-    wire::{
-        pump::FastPathLimits,
-        receive::recv_outcome, //
-    },
     Conn,
     Inner, //
 };
@@ -62,13 +60,13 @@ struct Round<'a> {
 impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
     #[inline(always)]
     fn send_completion(&mut self) {
-        self.inner.wire.count(Count::Cqes);
+        self.inner.counts.one(Count::Cqes);
     }
 
     #[inline(always)]
     fn sent(&mut self, ctx: u32, buf: Option<TxBuf>) {
         self.heard = true;
-        if !self.inner.wire.sent_in_front(ctx) {
+        if !self.inner.sent_in_front(ctx) {
             self.sent_message(ctx, buf);
         }
     }
@@ -76,7 +74,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
     #[cold]
     #[inline(never)]
     fn send_failed(&mut self, ctx: u32, wc: Wc) {
-        let cause = self.inner.wire.send_failed(ctx, wc.status);
+        let cause = self.inner.send_failed(ctx, wc.status);
         self.conn.blame(self.inner, CloseReason::Send(cause, wc));
     }
 
@@ -84,7 +82,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
     fn received(&mut self, rx: KBox<Rx<Conn>>, nob: usize) {
         let mut rx = rx;
         rx.arrived(nob, self.now);
-        self.inner.wire.count(Count::RecvCqes);
+        self.inner.counts.one(Count::RecvCqes);
         self.inner.heard(self.now);
         self.heard = true;
         self.conn.received(self.inner, rx);
@@ -92,7 +90,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
 
     #[inline(never)]
     fn recv_failed(&mut self, wc: Wc) {
-        self.inner.wire.count(Count::RecvCqes);
+        self.inner.counts.one(Count::RecvCqes);
         self.conn.recv_failed(self.inner, wc);
     }
 }
@@ -100,7 +98,7 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
 impl Round<'_> {
     #[inline(never)]
     fn sent_message(&mut self, ctx: u32, buf: Option<TxBuf>) {
-        self.inner.wire.sent(ctx, buf, self.now);
+        self.inner.sent(ctx, buf, self.now);
     }
 }
 
@@ -180,7 +178,7 @@ impl Conn {
             return;
         }
         if inner.is_agreed {
-            inner.wire.receive_late(rx, &mut inner.rx_queue);
+            inner.receive_late(rx);
             self.queue_upcall(inner, Timestamp::now());
         } else {
             inner.rx_queue.defer_early(rx);
@@ -199,7 +197,7 @@ impl Conn {
     /// Processes a message of an established connection. Any fault of the message closes the connection.
     #[inline]
     fn received_up(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if let Err(fault) = inner.wire.receive(rx, &mut inner.rx_queue) {
+        if let Err(fault) = inner.receive(rx) {
             self.blame(inner, fault);
         }
     }
@@ -245,7 +243,7 @@ impl Conn {
         now: Option<Timestamp>,
     ) {
         // The usual case.
-        if inner.state.is_up() && (probe || !inner.wire.is_idle()) {
+        if inner.state.is_up() && (probe || !inner.txs.is_idle(&inner.credits)) {
             self.pump_if_due(inner, probe, now);
         }
     }
@@ -261,7 +259,7 @@ impl Conn {
     ) {
         let now = now.unwrap_or_else(Timestamp::now);
         let cksum = self.ni.cksum();
-        if let Err(cause) = inner.wire.pump(probe, patient, now, cksum) {
+        if let Err(cause) = inner.pump(probe, patient, now, cksum) {
             self.blame(inner, CloseReason::Post(cause));
         }
     }
@@ -270,7 +268,7 @@ impl Conn {
     #[inline(always)]
     pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
         // Most often nothing is queued, and the worker that calls LNet need not come back to ring.
-        if inner.state.is_up() && !inner.wire.is_idle() && self.rings(inner) {
+        if inner.state.is_up() && !inner.txs.is_idle(&inner.credits) && self.rings(inner) {
             self.pump_if_due(inner, false, Some(now));
         }
     }
@@ -279,8 +277,10 @@ impl Conn {
     /// rings for it.
     #[inline(always)]
     pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
-        self.rings(inner)
-            .then(|| FastPathLimits::new(!inner.rx_queue.is_empty(), self.ni.cksum()))
+        self.rings(inner).then(|| FastPathLimits {
+            patient: !inner.rx_queue.is_empty(),
+            cksum: self.ni.cksum(),
+        })
     }
 
     /// Posts the transmits that may be sent, if any is due. Only while the connection is established.
@@ -295,8 +295,8 @@ impl Conn {
         let patient = !probe && !inner.rx_queue.is_empty();
         // The LNet half returns the credits of these requests, and pumps. The peer gets no early credits while some
         // requests wait for their turn with LNet: those will reach the high-water mark.
-        let probe = probe || (!patient && inner.wire.starves_peer());
-        if !inner.wire.is_blocked(probe, patient) {
+        let probe = probe || (!patient && inner.credits.starves_peer());
+        if !inner.is_blocked(probe, patient) {
             self.pump_now(inner, probe, patient, now);
         }
     }
@@ -306,6 +306,6 @@ impl Conn {
     #[inline]
     fn rings(&self, inner: &Inner) -> bool {
         let corked = || inner.upcall_task == kernel::current!().pid() && self.upcall.add_cork();
-        inner.wire.rings(corked)
+        inner.in_flight.rings(corked)
     }
 }

@@ -9,10 +9,14 @@
 use kernel::{
     alloc::flags::__GFP_NOWARN,
     prelude::*,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 use super::{
+    buf_pool::ReserveUse,
     no_memory::{
         is_shortage,
         NotReady, //
@@ -22,11 +26,8 @@ use super::{
         RdmaSink,
         SinkKey, //
     },
-    wire::{
-        buf_pool::ReserveUse,
-        SinkParts, //
-    },
-    Conn, //
+    Conn,
+    Inner, //
 };
 use crate::{
     lnd::log,
@@ -58,8 +59,30 @@ use crate::{
     }, //
 };
 
+/// Resources for a sink: the device, the number and size of pages that one region covers, and the queue pair.
+type SinkParts = (ARef<Device>, (u32, RegionPage), Arc<Qp<Conn>>);
+
 /// Message whose pages could not be prepared, and the reason. `None`: the message was lost, which was reported.
 pub(super) type MapFailed = (Option<Message>, NotReady);
+
+impl Inner {
+    /// Returns the device that LNet's pages are mapped for.
+    pub(super) fn device(&self) -> Option<ARef<Device>> {
+        self.hca.as_ref().map(|hca| hca.device.clone())
+    }
+
+    /// Returns the resources for a sink.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` or `ENOTCONN`: they were released.
+    pub(super) fn for_sink(&self) -> Result<SinkParts> {
+        let hca = self.hca.as_ref().ok_or(ENODEV)?;
+        let link = self.link.as_ref().ok_or(ENOTCONN)?;
+        let region = (hca.mr_pages, hca.mr_page);
+        Ok((hca.device.clone(), region, link.qp().clone()))
+    }
+}
 
 impl Conn {
     /// Maps the pages that this node's WRITEs read, for the device of the connection, if it still has one.
@@ -141,7 +164,7 @@ impl Conn {
     /// sink, its only fragment, and the key. `parts` are the connection's resources for it.
     pub(super) fn make_sink<R: Request>(
         &self,
-        parts: Result<SinkParts<Self>>,
+        parts: Result<SinkParts>,
         msg: Message,
         req: &R,
     ) -> Result<(Owner, RdmaSink, Fragment, u32), MapFailed> {

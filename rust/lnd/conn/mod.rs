@@ -2,16 +2,17 @@
 
 //! Connection: one RC queue pair, its protocol state, and the work items that serve it.
 //!
-//! All mutable state is in [`Inner`], behind one BH spin lock. Its larger parts have private fields in their own files,
-//! and do not use each other, except that the wire half puts requests into the receive queue. This file holds the parts
-//! together, turns the actions of the state machine into work, and queues the work items.
+//! All mutable state is in [`Inner`], behind one BH spin lock. Its parts have private fields in their own files, and do
+//! not use each other. This file holds the parts together, turns the actions of the state machine into work, and queues
+//! the work items.
 //!
 //! | part | content |
 //! |---|---|
 //! | [`crate::proto::conn_state`] | state of the connection, and the steps that its workers still have to do |
 //! | [`crate::policy::cm_id_linger`] | what the peer knows about the end, and whether the CM id waits |
 //! | [`crate::policy::liveness`] | whether a silent peer is to be probed |
-//! | [`wire`] | credits, transmits, buffers, queue pair |
+//! | [`crate::proto::credits`], [`crate::proto::tx_table`] | credits; transmits |
+//! | [`qp_handle`], [`buf_pool`] | queue pair with the rights to post; unused buffers |
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //! | [`no_memory_queue`] | messages and requests that wait for memory |
 //!
@@ -23,7 +24,9 @@
 //!
 //! | file | content | runs in |
 //! |---|---|---|
-//! | [`completions`] | events of the queue pair; post of queued transmits | softirq; the latter in any context |
+//! | [`completions`] | events of the queue pair | softirq |
+//! | [`receive`] | meaning of received messages | softirq |
+//! | [`pump`], [`post`] | transmits that may be sent next; their work requests | softirq, process context |
 //! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
 //! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
@@ -33,14 +36,20 @@
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
+//! | [`finished_tx`] | finished transmit, on its way to LNet | work item |
 //! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
 //! | [`called_by_peer`] | functions that the peer object and the NI call | process context |
-//! | [`wire::snapshot`] | state for debugfs | process context |
+//! | [`snapshot`] | state for debugfs | process context |
 //!
 //! # Invariants
 //!
 //! - The state changes only in [`Conn::step`], which also handles the consequences under the same lock.
 //! - Work requests are posted only while the state is Established, receives also before.
+//! - Credits change in the order in which messages are on the wire: [`Credits`] only in `pump`, `post`, `receive`, and
+//!   `repost`.
+//! - A receive buffer is posted before any message that returns its credit to the peer.
+//! - Pushed work requests are posted, or retired with an error, before the lock is released, unless a doorbell is
+//!   certain to follow.
 //! - Under the lock, the driver does not print, and does not call LNet or the CM, except for a line of LNet's debug
 //!   log.
 
@@ -54,9 +63,14 @@ use kernel::{
 };
 
 use self::{
+    buf_pool::BufPool,
     no_memory_queue::MemoryQueue,
+    qp_handle::QpHandle,
     rx_queue::RxQueue,
-    wire::Wire, //
+    tx_payload::{
+        Limits,
+        TxSlots, //
+    }, //
 };
 use super::{
     hca::Hca,
@@ -67,7 +81,13 @@ use super::{
         Ni, //
     },
     peer::Peer,
-    stats::conn_latency::ConnStats,
+    stats::{
+        conn_counters::{
+            Counts,
+            SnapshotId, //
+        },
+        conn_latency::ConnStats, //
+    },
     timestamp::Timestamp,
     work_queues::DeviceQueues, //
 };
@@ -85,7 +105,10 @@ use crate::{
             PeerParams,
             RetryReject, //
         },
-        upcall_sched, //
+        upcall_sched::{
+            self,
+            SendsInFlight, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -97,8 +120,14 @@ use crate::{
             Worker,
             FIRST_WORD_MS, //
         },
+        credits::Credits,
         nid::Nid,
-        wire::Identity, //
+        tx_table::TxTable,
+        wire::{
+            Envelope,
+            Identity,
+            Version, //
+        }, //
     },
     rdma::{
         atomic::{
@@ -108,6 +137,8 @@ use crate::{
         },
         cm::CmId,
         cm_path::Path,
+        qp::Qp,
+        random,
         sync::{
             new_spinlock_bh,
             SpinLockBh,
@@ -121,13 +152,19 @@ use crate::{
     }, //
 };
 
+mod buf_pool;
 mod called_by_peer;
 mod cm;
 mod completions;
+mod finished_tx;
 mod mapping;
 mod no_memory;
 mod no_memory_queue;
+mod post;
 mod prealloc_fifo;
+mod pump;
+mod qp_handle;
+mod receive;
 pub(crate) mod recv;
 mod repost;
 mod resend;
@@ -135,10 +172,10 @@ mod rx;
 mod rx_queue;
 mod send;
 mod setup;
+pub(crate) mod snapshot;
 mod submit;
 mod tx_payload;
 mod upcall;
-pub(crate) mod wire;
 mod workers;
 
 /// Id of the work item for short steps.
@@ -200,7 +237,7 @@ struct Inner {
 
     /// Begin and time limit, in milliseconds, of the current step: of the handshake, of the drain, or of the wait for
     /// the DREP.
-    limit: (Timestamp, u32),
+    step_limit: (Timestamp, u32),
     liveness: Liveness,
     last_recv: Timestamp,
     /// Time of the last probe because the peer may have closed the connection.
@@ -208,7 +245,24 @@ struct Inner {
     /// Time of the last check for idle memory regions.
     regions_seen: Timestamp,
 
-    wire: Wire<Conn>,
+    /// Identities of both nodes, which every message carries.
+    identity: Identity,
+    credits: Credits,
+    txs: TxTable<TxSlots>,
+    in_flight: SendsInFlight,
+    /// Time since which NOOPs are on their way; it restarts when one of two has arrived.
+    noop: Option<Timestamp>,
+    buf_pool: BufPool<Conn>,
+    /// Queue pair, from set-up to release.
+    link: Option<QpHandle<Conn>>,
+    limits: Limits,
+    /// Device, until release: it may be removed afterwards.
+    hca: Option<Arc<Hca>>,
+    counts: Counts,
+    /// Snapshot that last included the counters.
+    list: SnapshotId,
+    stats: ConnStats,
+
     rx_queue: RxQueue<Conn>,
     waiting: MemoryQueue<Conn>,
     /// Task that calls LNet for the connection, or did so last.
@@ -218,17 +272,17 @@ struct Inner {
 impl Inner {
     /// Begins a step, which may take `ms` milliseconds. The caller arms the timer.
     fn begin_step(&mut self, ms: u32) {
-        self.limit = (Timestamp::now(), ms);
+        self.step_limit = (Timestamp::now(), ms);
     }
 
     /// Returns the milliseconds since the step began.
     fn step_ms(&self) -> i64 {
-        self.limit.0.elapsed_ms()
+        self.step_limit.0.elapsed_ms()
     }
 
     /// Returns the milliseconds that are left for the step; 0 if its time is over.
     fn step_left_ms(&self) -> u32 {
-        let left = i64::from(self.limit.1).saturating_sub(self.step_ms());
+        let left = i64::from(self.step_limit.1).saturating_sub(self.step_ms());
         u32::try_from(left).unwrap_or(0)
     }
 
@@ -247,14 +301,39 @@ impl Inner {
     /// Returns the times since the last send and the last message.
     fn elapsed(&self) -> Elapsed {
         Elapsed {
-            sent: self.wire.sent_ms(),
+            sent: self.link.as_ref().map_or(0, QpHandle::sent_ms),
             heard: self.idle_ms(),
+        }
+    }
+
+    /// Returns the queue pair, from set-up to release.
+    fn qp(&self) -> Option<Arc<Qp<Conn>>> {
+        self.link.as_ref().map(|link| link.qp().clone())
+    }
+
+    /// Begins to count credits when the handshake is complete. `high_water` is the number of credits that a NOOP
+    /// returns.
+    fn agreed(&mut self, high_water: u8) {
+        self.credits = Credits::new(self.known.depth, high_water);
+        self.identity.peer_stamp = self.known.stamp;
+    }
+
+    /// Returns the envelope of every message of this connection; credits are set when a message is posted.
+    #[inline]
+    fn envelope(&self) -> Envelope {
+        Envelope {
+            version: Version::V2,
+            credits: 0,
+            src: self.identity.me,
+            src_stamp: self.identity.my_stamp,
+            dst: self.identity.peer,
+            dst_stamp: self.identity.peer_stamp,
         }
     }
 
     /// Returns whether a worker must check for idle memory regions.
     fn has_idle_regions(&self) -> bool {
-        let held = self.wire.qp().map_or(0, |qp| qp.regions());
+        let held = self.link.as_ref().map_or(0, |link| link.qp().regions());
         held > mr_quota::KEPT && self.regions_seen.elapsed_ms() >= mr_quota::LOOK_MS
     }
 }
@@ -452,7 +531,7 @@ impl Conn {
             peer: peer.nid,
             peer_stamp: known.stamp,
         };
-        let meter = ConnStats::new(&ni.times, ni.nid, peer.nid, active);
+        let stats = ConnStats::new(&ni.times, ni.nid, peer.nid, active);
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
@@ -481,12 +560,23 @@ impl Conn {
             connected: false,
             owes_reject: false,
             linger: CmIdLinger::NEW,
-            limit: (now, 0),
+            step_limit: (now, 0),
             liveness: Liveness::NEW,
             last_recv: now,
             probed: None,
             regions_seen: now,
-            wire <- Wire::new(identity, known.depth, hca, meter),
+            identity,
+            credits: Credits::new(known.depth, 1),
+            txs: TxTable::new(TxSlots::new(), random::u64()),
+            in_flight: SendsInFlight::default(),
+            noop: None,
+            buf_pool: BufPool::EMPTY,
+            link: None,
+            limits: Limits::NONE,
+            hca: Some(hca),
+            counts: Counts::default(),
+            list: SnapshotId::default(),
+            stats,
             rx_queue: RxQueue::EMPTY,
             waiting: MemoryQueue::EMPTY,
             upcall_task: 0,
@@ -567,7 +657,7 @@ impl Conn {
         let actions = inner.state.on(event);
         let state = inner.state.state();
         if state != was {
-            inner.wire.meter().state(was, state, event);
+            inner.stats.state(was, state, event);
             dk!(Net, "{}: {was:?} to {state:?} on {event:?}", self.nid());
         }
         if actions == Actions::NONE {
@@ -580,16 +670,14 @@ impl Conn {
         if actions.has(Actions::ESTABLISH) {
             // The control worker publishes it.
             inner.up = Some(Timestamp::now());
-            let known = inner.known;
-            let high_water = self.ni.high_water(known.depth);
-            inner.wire.established(known.depth, high_water, known.stamp);
+            inner.agreed(self.ni.high_water(inner.known.depth));
         }
         if actions.has(Actions::CLOSE) {
             let lived_ms = inner.up.map_or(0, Timestamp::elapsed_ms);
             inner.lived_ms = u64::try_from(lived_ms).unwrap_or(0);
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
-            inner.wire.cancel(inner.state.end_cause());
+            inner.txs.cancel_all(inner.state.end_cause());
             self.queue_upcall(inner, Timestamp::now());
         }
         self.call_next(inner);
@@ -620,7 +708,7 @@ impl Conn {
 
     /// Returns the RDMA device of the connection.
     fn hca(&self) -> Result<Arc<Hca>> {
-        self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
+        self.with(|inner| inner.hca.clone()).ok_or(ENODEV)
     }
 
     /// Queues the next worker with actions, unless one runs: that worker finds the actions by itself.
@@ -701,5 +789,5 @@ fn has_request(inner: &Inner) -> bool {
 /// Returns whether the worker would find a job.
 #[inline]
 fn has_job(inner: &Inner) -> bool {
-    inner.wire.has_done() || has_request(inner)
+    inner.txs.done().is_some() || has_request(inner)
 }

@@ -103,7 +103,7 @@ impl Conn {
         let counts = self.with(|inner| {
             let counts = inner.state.is_up() && inner.waiting.retrier != Some(pid);
             if counts {
-                inner.wire.count(Count::NoMemory);
+                inner.counts.one(Count::NoMemory);
             }
             counts
         });

@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    buf_pool::ReserveUse,
     no_memory::NotReady,
     rx::Rx,
     submit::Answered,
@@ -18,7 +19,6 @@ use super::{
         RdmaTarget,
         TxPayload, //
     },
-    wire::buf_pool::ReserveUse,
     Conn, //
 };
 use crate::{
@@ -144,7 +144,7 @@ fn recv_put(
         discard(conn, rx);
         return Ok(());
     }
-    let parts = conn.with(|inner| inner.wire.for_sink());
+    let parts = conn.with(|inner| inner.for_sink());
     let (owner, sink, fragment, key) = match conn.make_sink(parts, m, req) {
         Ok(made) => made,
         Err((msg, why)) => return conn.decline((rx, req), Op::PutNak, cookie, msg, why),
@@ -193,7 +193,7 @@ fn recv_get(
         Ok(remote) => remote,
         Err(e) => return conn.decline((rx, req), Op::GetDone, cookie, Some(m), e.into()),
     };
-    let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
+    let (device, limits) = conn.with(|inner| (inner.device(), inner.limits));
     let owner = match conn.map_source(device, m, req, ReserveUse::Answer) {
         Ok(owner) => owner,
         Err((m, why)) => return conn.decline((rx, req), Op::GetDone, cookie, m, why),
@@ -347,7 +347,7 @@ impl Conn {
             && self.with(|inner| {
                 let up = inner.state.is_up();
                 if up && !waited {
-                    inner.wire.count(Count::NoMemory);
+                    inner.counts.one(Count::NoMemory);
                 }
                 up
             });

@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     lnd::{
-        log,
+        log::{
+            self,
+            CloseReason, //
+        },
         timestamp::Timestamp, //
     },
     proto::{
@@ -25,6 +28,34 @@ use crate::{
     },
     rdma::work::NofsScope, //
 };
+
+impl Inner {
+    /// Posts a receive buffer again, unless another one was posted for it, and books it. Only until the connection
+    /// closes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the cause to close the connection with.
+    #[inline(always)]
+    pub(super) fn give_back(&mut self, rx: KBox<Rx<Conn>>, how: Repost) -> Result<(), CloseReason> {
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        if !rx.is_mapped() {
+            no_buffer(rx);
+        } else if rx.is_replaced() {
+            self.buf_pool.put_spare(rx);
+        } else {
+            link.push_recv_again(rx)?;
+        }
+        self.credits.reposted(how).map_err(CloseReason::Credits)
+    }
+}
+
+/// Frees a receive whose buffer could not be mapped again.
+#[cold]
+#[inline(never)]
+fn no_buffer(rx: KBox<Rx<Conn>>) {
+    drop(rx);
+}
 
 impl Conn {
     /// Posts the buffer of a request again, and books its credit. The caller holds the connection lock.
@@ -41,10 +72,10 @@ impl Conn {
         now: Timestamp,
     ) -> Result<(), Cause> {
         if let Some(facts) = rx.facts() {
-            inner.wire.meter().given_back(facts.kind(), rx.at(), now);
+            inner.stats.given_back(facts.kind(), rx.at(), now);
         }
         inner.rx_queue.returned();
-        match inner.wire.give_back(rx, how).err() {
+        match inner.give_back(rx, how).err() {
             None => Ok(()),
             Some(fault) => {
                 self.blame(inner, fault);
@@ -66,7 +97,7 @@ impl Conn {
     #[inline(never)]
     fn attach(self: &Arc<Self>, rx: &mut Rx<Self>) {
         let _nofs = NofsScope::enter();
-        let back = match self.with(|inner| inner.state.may_receive().then(|| inner.wire.hca())) {
+        let back = match self.with(|inner| inner.state.may_receive().then(|| inner.hca.clone())) {
             Some(Some(hca)) => rx.attach(&hca.device),
             Some(None) => Err(ENODEV),
             None => Ok(()),
@@ -104,7 +135,7 @@ impl Conn {
             }
         } else {
             if let Some(facts) = rx.facts() {
-                inner.wire.meter().given_back(facts.kind(), rx.at(), now);
+                inner.stats.given_back(facts.kind(), rx.at(), now);
             }
             left = Some(rx);
             orphan = inner.rx_queue.returned_late();

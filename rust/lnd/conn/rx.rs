@@ -27,7 +27,6 @@ use crate::{
             MSG_BUF_LEN, //
         },
         device::Device,
-        qp_handler::QpHandler,
         recv_ring::RecvBuffer, //
     }, //
 };
@@ -61,11 +60,6 @@ pub(crate) struct Rx<C> {
     /// Another buffer was posted in its place.
     replaced: bool,
 }
-
-/// Connection whose receives are [`Rx`].
-pub(crate) trait RxConn: QpHandler<Recv = KBox<Rx<Self>>> {}
-
-impl<C: QpHandler<Recv = KBox<Rx<C>>>> RxConn for C {}
 
 impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
     #[inline(always)]

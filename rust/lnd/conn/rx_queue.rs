@@ -2,7 +2,7 @@
 
 //! Received requests that LNet has not taken yet, and requests that LNet holds.
 //!
-//! The wire half adds requests, in softirq, and never allocates; the LNet half takes them out, in order.
+//! Softirq code adds requests, and never allocates; the worker that calls LNet takes them out, in order.
 //!
 //! Context: any; part of the state that the connection lock protects.
 //!

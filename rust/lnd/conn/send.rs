@@ -15,16 +15,14 @@ use kernel::{
 };
 
 use super::{
+    buf_pool::ReserveUse,
     no_memory::{
         is_shortage,
         NotReady, //
     },
     tx_payload::TxPayload,
-    wire::{
-        buf_pool::ReserveUse,
-        Wire, //
-    },
-    Conn, //
+    Conn,
+    Inner, //
 };
 use crate::{
     lnd::peer::NotSent,
@@ -144,15 +142,13 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
 }
 
 /// Takes the objects that a transfer needs, by `parts`, and a message buffer, when there is a place for the transmit.
-fn prepare<T>(conn: &Conn, parts: impl FnOnce(&Wire<Conn>) -> T) -> Result<(T, TxBuf), NotReady> {
+fn prepare<T>(conn: &Conn, parts: impl FnOnce(&Inner) -> T) -> Result<(T, TxBuf), NotReady> {
     let (parts, has_place, buf) =
-        conn.with(
-            |inner| match (inner.state.is_up(), inner.wire.has_place()) {
-                (true, true) => Ok((parts(&inner.wire), true, inner.wire.take_buf())),
-                (true, false) => Ok((parts(&inner.wire), false, None)),
-                (false, _) => Err(NotReady::Lost(inner.state.end_cause())),
-            },
-        )?;
+        conn.with(|inner| match (inner.state.is_up(), inner.txs.has_free()) {
+            (true, true) => Ok((parts(inner), true, inner.buf_pool.take())),
+            (true, false) => Ok((parts(inner), false, None)),
+            (false, _) => Err(NotReady::Lost(inner.state.end_cause())),
+        })?;
     if !has_place {
         conn.grow()?;
     }
@@ -167,7 +163,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, total: u32) -> Se
     if total > LNET_MTU {
         return unsent(conn, Some(msg), req, EMSGSIZE.into());
     }
-    let (device, spare) = match prepare(conn, |wire| wire.device()) {
+    let (device, spare) = match prepare(conn, Inner::device) {
         Ok(made) => made,
         Err(why) => return unsent(conn, Some(msg), req, why),
     };
@@ -193,7 +189,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let _nofs = NofsScope::enter();
     let hdr = req.hdr();
     // The buffer and the place, too, before LNet creates a reply, which it does once.
-    let (parts, buf) = match prepare(conn, Wire::for_sink) {
+    let (parts, buf) = match prepare(conn, Inner::for_sink) {
         Ok(made) => made,
         Err(why) => return unsent(conn, Some(msg), req, why),
     };

@@ -12,14 +12,15 @@ use kernel::{
 };
 
 use super::{
+    buf_pool::BufPool,
     no_memory_queue::MemoryQueue,
     prealloc_fifo::Fifo,
+    qp_handle::QpHandle,
     rx::Rx,
-    tx_payload::Limits,
-    wire::{
-        self,
-        buf_pool::BufPool,
-        qp_handle::QpHandle, //
+    tx_payload::{
+        new_slots,
+        Limits,
+        GROW_BY, //
     },
     Conn, //
 };
@@ -267,7 +268,7 @@ impl Conn {
 
     /// Writes the CONNREQ or CONNACK.
     fn handshake_message(&self, depth: QueueDepth, out: &mut [u8]) -> Result {
-        let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.known.frags));
+        let (env, frags) = self.with(|inner| (inner.envelope(), inner.known.frags));
         let params = ConnParams {
             queue_depth: depth.wire(),
             max_frags: frags.get(),
@@ -327,25 +328,32 @@ impl Conn {
             reg_and_send: link.qp().wrs_per_reg().saturating_add(1),
         };
         let room = Fifo::with_capacity(buffers)?;
-        let messages = self.ni.given_by_lnet();
-        let waiting = MemoryQueue::with_capacity(buffers, messages.get().into())?;
+        let messages = usize::from(self.ni.given_by_lnet().get());
+        let waiting = MemoryQueue::with_capacity(buffers, messages)?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
-        // LNet sends no more messages at a time than it has credits for.
-        let mut places = wire::first_slots(messages, depth)?;
+        // Enough to send without memory. LNet sends no more messages at a time than it has credits for. An answer holds
+        // its slot until its completion, and the peer has the credit for the next request before that.
+        let answers = usize::from(depth.get()).saturating_mul(2);
+        let mut places = new_slots(messages.saturating_add(answers).max(GROW_BY), GFP_KERNEL)?;
         let stock = BufPool::new(depth, &mut supply)
             .map_err(|e| SetupError::new("make the message buffers", e))?;
         self.with(|inner| {
             inner.rx_queue.open(room);
             inner.waiting = waiting;
-            inner.wire.grow(&mut places);
-            inner.wire.open(stock, limits, sq);
+            inner.txs.grow(&mut places);
+            inner.txs.open(sq);
+            inner.buf_pool = stock;
+            inner.limits = limits;
             inner.known.depth = depth;
         });
         let filled = fill(&mut link, buffers, &mut supply);
         // Some receives may be posted though not all are: then the connection ends like any other, and the drain does
         // not wait for a device that does not flush them.
-        self.with(|inner| inner.wire.set_link(link));
+        self.with(|inner| {
+            inner.stats.set_qpn(link.qp().number());
+            inner.link = Some(link);
+        });
         filled?;
         Ok(depth)
     }

@@ -6,25 +6,25 @@
 //! are made before, without the lock.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::Arc, //
 };
 
 use super::{
+    buf_pool::ReserveUse,
     no_memory::{
         is_shortage,
         NotReady, //
     },
+    pump::BuildResult,
     rx::Rx,
     tx_payload::{
+        new_slots,
         RdmaSink,
         SinkKey,
-        TxPayload, //
-    },
-    wire::{
-        buf_pool::ReserveUse,
-        more_slots,
-        pump::BuildResult, //
+        TxPayload,
+        GROW_BY, //
     },
     Conn, //
 };
@@ -68,9 +68,9 @@ impl Conn {
         let qp = self.with(|inner| {
             if inner.state.is_up() {
                 let bufs = bufs.into_iter().flatten();
-                bufs.for_each(|buf| inner.wire.put_buf(buf));
+                bufs.for_each(|buf| inner.buf_pool.put(buf));
             }
-            inner.wire.qp()
+            inner.qp()
         });
         if let (Some(SinkKey::Mapped(mr)), Some(qp)) = (sink.map(|sink| sink.key), qp) {
             qp.unmap_mr(mr);
@@ -105,7 +105,7 @@ impl Conn {
                 if !inner.state.is_up() {
                     break 'unsent (what, NotReady::Lost(inner.state.end_cause()));
                 }
-                let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
+                let Some(buf) = had.take().or_else(|| inner.buf_pool.take()) else {
                     drop(guard);
                     match self.make_buf(reserve_for(op)) {
                         Ok(buf) => had = Some(buf),
@@ -113,7 +113,7 @@ impl Conn {
                     }
                     continue;
                 };
-                if inner.wire.has_place() {
+                if inner.txs.has_free() {
                     break (guard, buf);
                 }
                 had = Some(buf);
@@ -134,12 +134,11 @@ impl Conn {
                 }
             }
             let slots = match op {
-                Op::GetReq | Op::PutAck => inner.wire.limits().reg_and_send,
+                Op::GetReq | Op::PutAck => inner.limits.reg_and_send,
                 _ => slots,
             };
             let at_once = self.at_once(inner);
-            let wire = &mut inner.wire;
-            match wire.build((op, slots), what, buf, body, now, at_once) {
+            match inner.build((op, slots), what, buf, body, now, at_once) {
                 Ok(BuildResult::Posted(Ok(()))) => {}
                 // A transmit whose post fails ends with the connection.
                 Ok(BuildResult::Posted(Err(cause))) => {
@@ -169,7 +168,7 @@ impl Conn {
     pub(super) fn make_buf(&self, whose: ReserveUse) -> Result<TxBuf> {
         match TxBuf::alloc(&self.hca()?.device) {
             Err(e) if is_shortage(e) && self.may_use_reserves() => {
-                self.with(|inner| inner.wire.take_reserved_buf(whose).ok_or(e))
+                self.with(|inner| inner.buf_pool.take_reserved(whose).ok_or(e))
             }
             made => made,
         }
@@ -179,15 +178,17 @@ impl Conn {
     #[cold]
     #[inline(never)]
     pub(super) fn grow(&self) -> Result<(), NotReady> {
-        let mut bigger = match more_slots(self.with(|inner| inner.wire.nr_txs())) {
-            Err(e) if e != ENOMEM => {
-                log::cannot(self.nid(), "make room for a message", e);
-                return Err(NotReady::Lost(Cause::NoResources));
-            }
-            bigger => bigger?,
-        };
+        let have = self.with(|inner| inner.txs.nr_slots());
+        let want = have.saturating_add(GROW_BY.max(have / 2));
+        let want = want.min(usize::from(u16::MAX));
+        if want <= have {
+            log::cannot(self.nid(), "make room for a message", ENOSPC);
+            return Err(NotReady::Lost(Cause::NoResources));
+        }
+        // Reclaim may wait for the message that needs a slot.
+        let mut bigger = new_slots(want, GFP_NOWAIT | __GFP_NOWARN)?;
         // The old tables are freed without the lock.
-        self.with(|inner| inner.wire.grow(&mut bigger));
+        self.with(|inner| inner.txs.grow(&mut bigger));
         Ok(())
     }
 }

@@ -9,7 +9,10 @@
 //! Context: any, except where stated. Owned by its sender until it is queued, afterwards by the table of transmits
 //! under the connection lock.
 
-use kernel::prelude::*;
+use kernel::{
+    alloc::Flags,
+    prelude::*, //
+};
 
 use crate::{
     lnd::{
@@ -27,6 +30,7 @@ use crate::{
             Health,
             Outcome, //
         },
+        tx_table::TxSlot,
         wire::{
             Descriptor,
             Fragment, //
@@ -48,6 +52,26 @@ use crate::{
         }, //
     }, //
 };
+
+/// Slots of the transmits of a connection.
+pub(super) type TxSlots = KVVec<TxSlot<TxPayload>>;
+
+/// Minimum of transmits that are created when the table is full; half of the current number if that is more, because
+/// the table moves each time.
+pub(super) const GROW_BY: usize = 16;
+
+/// Allocates `n` free slots.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(super) fn new_slots(n: usize, flags: Flags) -> Result<TxSlots> {
+    let mut slots = TxSlots::with_capacity(n, flags)?;
+    for _ in 0..n {
+        slots.push(TxSlot::FREE, flags)?;
+    }
+    Ok(slots)
+}
 
 /// LNet's messages of a transfer, with the mapping of their pages.
 pub(super) type Owner = Mapping<TxMsgs<O2ib>>;

@@ -4,7 +4,7 @@
 //!
 //! It passes received requests to `lnet_parse` and finishes transmits, in order, one connection at a time on one CPU. A
 //! slow LNet delays only its own connection: the credits of requests that LNet has not taken stay withheld, while
-//! answers and credits keep flowing in [`super::wire`].
+//! answers and credits keep flowing.
 //!
 //! Context: process. No lock is held across a call into LNet. LNet may send again from inside such a call; the transmit
 //! waits for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
@@ -18,16 +18,16 @@ use kernel::{
 };
 
 use super::{
+    finished_tx::{
+        EndedTx,
+        FinishedTx,
+        TakenTx, //
+    },
     has_job,
     has_request,
     recv::discard,
     resend,
     rx::Rx,
-    wire::finished_tx::{
-        EndedTx,
-        FinishedTx,
-        TakenTx, //
-    },
     Conn,
     Inner,
     UPPER, //
@@ -87,7 +87,7 @@ impl WorkItem<UPPER> for Conn {
                     true => inner.rx_queue.pop(),
                     false => None,
                 };
-                let taken = inner.wire.take_done(&mut finished);
+                let taken = inner.txs.take_done(|tx, entry| finished.take_tx(tx, entry));
                 // If something is due that was held back for the last request, or for the doorbell of this worker, a
                 // round without a job pumps: LNet may keep the request, and then returns no credit. In the first round
                 // this worker has sent nothing yet.
@@ -137,9 +137,9 @@ impl WorkItem<UPPER> for Conn {
 /// Returns whether the pump would send something now that no request waits for LNet.
 #[inline(always)]
 fn is_due(inner: &Inner) -> bool {
-    !inner.wire.is_idle()
+    !inner.txs.is_idle(&inner.credits)
         && inner.state.is_up()
-        && !inner.wire.is_blocked(inner.wire.starves_peer(), false)
+        && !inner.is_blocked(inner.credits.starves_peer(), false)
 }
 
 /// Finalizes the finished transmit that was taken.
@@ -267,7 +267,7 @@ fn validate_transfer(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
     let checked = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
         Some(Body::PutReq { hdr, .. }) => lnet_hdr::check_put(hdr).map(|()| true),
         Some(Body::GetReq { hdr, rd, .. }) => lnet_hdr::check_get(hdr, &rd).map(|()| true),
-        // Never happens: the wire half has decoded it, and queues only requests.
+        // Never happens: `Inner::receive` has decoded it, and queues only requests.
         _ => {
             log::bad_request(nid, &"not a request");
             return None;

@@ -18,8 +18,10 @@ use kernel::{
 };
 
 use super::{
-    wire::qp_handle::QpHandle,
+    qp_handle::QpHandle,
+    tx_payload::TxPayload,
     Conn,
+    Inner,
     BLOCKING,
     CLOSING_MS,
     CONTROL,
@@ -42,7 +44,8 @@ use crate::{
             State,
             Worker, //
         },
-        reject::RetryWhy, //
+        reject::RetryWhy,
+        tx_table::TxSlot, //
     },
     rdma::{
         device::DeviceName,
@@ -145,10 +148,10 @@ impl WorkItem<TIMER> for Conn {
             State::Established if this.look_whether_finished(inner) => {}
             State::Established => {
                 let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
-                if let Some(cause) = inner.wire.overdue(limit) {
+                if let Some(cause) = overdue(inner, limit) {
                     return this.step(inner, ConnEvent::Fail(cause));
                 }
-                let (waits, ago) = (inner.wire.has_pending(), inner.elapsed());
+                let (waits, ago) = (inner.txs.has_pending(), inner.elapsed());
                 // Read once: it may change in between.
                 let probe = this.ni.probe();
                 let keepalive = this.ni.lnet.keepalive();
@@ -198,6 +201,16 @@ impl WorkItem<TIMER> for Conn {
     }
 }
 
+/// Returns why a transmit, or a NOOP, has waited for more than `limit` milliseconds, if one has: the peer may have set
+/// how often this side's sends are retried.
+fn overdue(inner: &Inner, limit: i64) -> Option<Cause> {
+    let is_late = |slot: &TxSlot<TxPayload>| slot.transfer().is_some_and(|t| t.age_ms() > limit);
+    let mut pending = inner.txs.pending();
+    let late = pending.find_map(|(_, slot)| is_late(slot).then(|| slot.tx().timeout_cause()));
+    let noop = inner.noop.is_some_and(|since| since.elapsed_ms() > limit);
+    late.or(noop.then_some(Cause::DeadlineSending))
+}
+
 impl Conn {
     /// Executes the steps of `worker`, then queues another worker if there are steps for it.
     fn work(self: &Arc<Self>, worker: Worker) {
@@ -231,7 +244,7 @@ impl Conn {
             if due {
                 inner.regions_seen = Timestamp::now();
             }
-            inner.wire.qp().filter(|_| due)
+            inner.qp().filter(|_| due)
         });
         if let Some(qp) = qp {
             qp.drop_unused_mr();
@@ -267,7 +280,7 @@ impl Conn {
         let drain = self.with(|inner| {
             // The time of the drain counts from when the device has begun.
             inner.begin_step(u32::MAX);
-            inner.wire.close()
+            inner.link.as_mut()?.end_posting()
         });
         // Before the markers are posted: they may complete before this returns.
         self.event(ConnEvent::DrainStarted);
@@ -286,7 +299,7 @@ impl Conn {
     /// Gives up the drain: a device that does not flush its queues is dead, and its reset may wait for this driver. So
     /// the queue pair is destroyed as it is.
     fn give_up_drain(self: &Arc<Self>) {
-        if let Some(qp) = self.with(|inner| inner.wire.qp()) {
+        if let Some(qp) = self.with(|inner| inner.qp()) {
             log::not_flushed(self.nid());
             qp.give_up_drain();
         }
@@ -297,11 +310,16 @@ impl Conn {
     fn release(self: &Arc<Self>) {
         self.cancel_timer();
         // A sender that has mapped a sink still finds the queue pair, to free the sink.
-        if let Some(qp) = self.with(|inner| inner.wire.qp()) {
+        if let Some(qp) = self.with(|inner| inner.qp()) {
             // The rights to post are gone, so this does not return `EBUSY`.
             let _ = qp.destroy_mrs();
         }
-        let link = self.with(|inner| inner.wire.take_link(&self.ni.closed_counters));
+        let link = self.with(|inner| {
+            let link = inner.link.take()?;
+            let counts = core::mem::take(&mut inner.counts).with_recv_wrs(link.recv_wrs());
+            self.ni.closed_counters.add(&counts, inner.list);
+            Some(link)
+        });
         if link.as_ref().is_some_and(QpHandle::is_refused) {
             self.refused_post();
         }
@@ -336,7 +354,7 @@ impl Conn {
         if !self.wait_for_drep() {
             self.free_id();
         }
-        let (hca, room) = self.with(|inner| {
+        let (hca, room, txs) = self.with(|inner| {
             // An ESTABLISHED event that was on its way has come by now.
             let room = inner.rx_queue.close();
             inner.rx_queue.detach();
@@ -344,15 +362,18 @@ impl Conn {
             self.ni
                 .retained_rx
                 .left(self.peer.nid, inner.rx_queue.count_retained());
-            let hca = inner.wire.release(&self.ni.closed_counters);
+            // Those since the queue pair was released.
+            let counts = core::mem::take(&mut inner.counts);
+            self.ni.closed_counters.add(&counts, inner.list);
+            inner.txs.keys_dead();
+            inner.buf_pool.clear();
             self.queue_upcall(inner, Timestamp::now());
-            (hca, room)
+            (inner.hca.take(), room, inner.txs.nr_slots())
         });
         // LNet may be slow to take finished transmits, and the removal of the device must not wait for LNet.
         // One at a time, because unmapping takes long behind an IOMMU.
-        let mut next = Some(0);
-        while let Some(from) = next {
-            next = self.with(|inner| inner.wire.leave_device(from));
+        for index in 0..u16::try_from(txs).unwrap_or(u16::MAX) {
+            self.with(|inner| inner.txs.transfer(index).map(TxPayload::leave_device));
         }
         drop(room);
         let port_mtu = || hca.as_ref().and_then(|hca| hca.port_mtu());
@@ -366,7 +387,7 @@ impl Conn {
         }
         if retry.is_none() {
             let noted = seen.ended(self.nid(), self.active, !failed, cause, rejected);
-            self.with(|inner| inner.wire.meter().over(!failed, cause, rejected));
+            self.with(|inner| inner.stats.over(!failed, cause, rejected));
             log::conn_over(self.nid(), cause, !failed, noted);
         }
         let moved = left_behind || cause == Cause::Moved;

@@ -206,14 +206,14 @@ impl Conn {
             self.established();
         }
         if actions.has(Actions::CLOSE) {
-            // `Wire::cancel`
+            // `TxTable::cancel_all`
             let cause = self.fsm.cause().unwrap_or(Cause::Flushed);
             self.data.cancel(cause);
             self.queue_upcall();
         }
     }
 
-    /// Models `Wire::established`.
+    /// Models `Inner::agreed`.
     fn established(&mut self) {
         self.establishments += 1;
         let depth = self.known.depth;
@@ -232,7 +232,7 @@ impl Conn {
         self.kicked |= self.has_work();
     }
 
-    /// Models `Wire::receive`.
+    /// Models `Inner::receive`.
     fn received(&mut self, msg: Msg) {
         if !self.is_up() {
             return;

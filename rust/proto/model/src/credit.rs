@@ -107,7 +107,7 @@ pub enum Step {
     Ring(Side),
     /// A keepalive of that side is due.
     Keepalive(Side),
-    /// That side feeds a peer which has no credit left (`Wire::starves_peer`). The driver does so
+    /// That side feeds a peer which has no credit left (`Credits::starves_peer`). The driver does so
     /// only when LNet has had all that came; here, at any time.
     Feed(Side),
 }

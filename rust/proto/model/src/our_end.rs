@@ -118,7 +118,7 @@ fn mask(side: Side) -> u64 {
 }
 
 impl Ours {
-    /// Creates the state after establishment (`Wire::established`), with all receives posted.
+    /// Creates the state after establishment (`Inner::agreed`), with all receives posted.
     pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
         let mut txs = TxTable::new(vec![TxSlot::FREE; cells], mask(side));
         txs.open(sq_size.saturating_sub(NOOP_SLOTS));
@@ -163,7 +163,7 @@ impl Ours {
         self.posted += std::mem::take(&mut self.unposted);
     }
 
-    /// Returns whether `pump` with `keepalive` because of `Wire::starves_peer` does something.
+    /// Returns whether `pump` with `keepalive` because of `Credits::starves_peer` does something.
     pub fn feeds_peer(&self) -> bool {
         let queued = |queue| self.txs.queued(queue) > 0;
         let (free, main) = (queued(QueueKind::FreeOfCredit), queued(QueueKind::Main));
@@ -240,7 +240,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `Wire::post_tx` (`wire/post.rs`) with `post_reg`, `post_writes`, `post_send` and `post_inv`.
+    /// Models `Inner::post_tx` (`post.rs`) with `post_reg`, `post_writes`, `post_send` and `post_inv`.
     fn post_tx(&mut self, index: u16, credits: u8, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let queue = if self.copy[1].front() == Some(&index) {
             1
@@ -338,7 +338,7 @@ impl Ours {
         Ok(sent)
     }
 
-    /// Models `Wire::receive`, without the pump behind it.
+    /// Models `Inner::receive`, without the pump behind it.
     ///
     /// # Errors
     ///
@@ -405,7 +405,7 @@ impl Ours {
         found.ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
     }
 
-    /// Models `Wire::answer`.
+    /// Models `Inner::answer`.
     fn answer(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Fault> {
         let tx = *self.slot(index)?.tx();
         if self.txs.answered(index, answer, slots).is_err() {
@@ -449,7 +449,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `Wire::take_done`: the next finished tx, released; and the cookie it had.
+    /// Models `TxTable::take_done`: the next finished tx, released; and the cookie it had.
     pub fn take_done(&mut self) -> Result<Option<(Transfer, Tx, u64)>, Fault> {
         let Some(index) = self.txs.done() else {
             return match self.done.is_empty() {
@@ -480,7 +480,7 @@ impl Ours {
         Ok(Some((transfer, tx, cookie)))
     }
 
-    /// Models `Wire::cancel`.
+    /// Models `TxTable::cancel_all`.
     pub fn cancel(&mut self, cause: Cause) {
         let before = self.places();
         self.txs.cancel_all(cause);

@@ -10,23 +10,15 @@
 //!
 //! - `queues` is `None` once draining has begun: no work request can be posted any more.
 
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::sync::Arc;
 
 use crate::{
-    lnd::{
-        conn::rx::{
-            Rx,
-            RxConn, //
-        },
-        timestamp::Timestamp, //
-    },
+    lnd::timestamp::Timestamp,
     proto::cause::Cause,
     rdma::{
         qp::Qp,
         qp_create::QpParts,
+        qp_handler::QpHandler,
         rq::{
             RecvQueue,
             RECV_BATCH, //
@@ -36,7 +28,7 @@ use crate::{
 };
 
 /// Queue pair of a connection, a `C`, with the rights to post.
-pub(crate) struct QpHandle<C: RxConn> {
+pub(super) struct QpHandle<C: QpHandler> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
@@ -53,9 +45,9 @@ pub(super) struct Unposted {
     pub(super) rang: bool,
 }
 
-impl<C: RxConn> QpHandle<C> {
+impl<C: QpHandler> QpHandle<C> {
     /// Takes over a new queue pair.
-    pub(crate) fn new(parts: QpParts<C>) -> Self {
+    pub(super) fn new(parts: QpParts<C>) -> Self {
         Self {
             qp: parts.qp,
             queues: Some((parts.sq, parts.rq)),
@@ -71,12 +63,12 @@ impl<C: RxConn> QpHandle<C> {
     }
 
     /// Returns whether the device refused a work request.
-    pub(crate) fn is_refused(&self) -> bool {
+    pub(super) fn is_refused(&self) -> bool {
         self.refused
     }
 
     /// Returns the queue pair.
-    pub(crate) fn qp(&self) -> &Arc<Qp<C>> {
+    pub(super) fn qp(&self) -> &Arc<Qp<C>> {
         &self.qp
     }
 
@@ -85,9 +77,10 @@ impl<C: RxConn> QpHandle<C> {
         self.last_send.elapsed_ms()
     }
 
-    /// Takes the rights to post, for [`Qp::drain`].
-    pub(super) fn take_queues(&mut self) -> Option<(SendQueue, RecvQueue)> {
-        self.queues.take()
+    /// Ends all posting: returns the arguments of [`Qp::drain`], once.
+    pub(super) fn end_posting(&mut self) -> Option<(Arc<Qp<C>>, SendQueue, RecvQueue)> {
+        let (sq, rq) = self.queues.take()?;
+        Some((self.qp.clone(), sq, rq))
     }
 
     /// Returns the right to post sends, and the queue pair.
@@ -145,7 +138,7 @@ impl<C: RxConn> QpHandle<C> {
 
     /// Pushes a receive; it is posted with the next sends, or by [`QpHandle::post_recvs`].
     #[inline(always)]
-    pub(crate) fn push_recv(&mut self, rx: KBox<Rx<C>>) -> Result<(), Cause> {
+    pub(super) fn push_recv(&mut self, rx: C::Recv) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Err(Cause::Flushed);
         };
@@ -159,13 +152,13 @@ impl<C: RxConn> QpHandle<C> {
     /// Pushes a receive with a buffer in which an answer came.
     // Separate function, because the buffer for a request is most often a spare.
     #[inline(never)]
-    pub(super) fn push_recv_again(&mut self, rx: KBox<Rx<C>>) -> Result<(), Cause> {
+    pub(super) fn push_recv_again(&mut self, rx: C::Recv) -> Result<(), Cause> {
         self.push_recv(rx)
     }
 
     /// Posts the pushed receives.
     #[inline(never)]
-    pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
+    pub(super) fn post_recvs(&mut self) -> Result<(), Cause> {
         self.post_pushed_recvs()
     }
 

@@ -7,17 +7,15 @@
 
 use kernel::prelude::*;
 
-use super::Wire;
+use super::{
+    post,
+    rx::Rx,
+    tx_payload::TxPayload,
+    Conn,
+    Inner, //
+};
 use crate::{
     lnd::{
-        conn::{
-            rx::{
-                Rx,
-                RxConn, //
-            },
-            rx_queue::RxQueue,
-            tx_payload::TxPayload, //
-        },
         log::CloseReason,
         stats::conn_counters::Count,
         timestamp::Timestamp, //
@@ -50,25 +48,21 @@ use crate::{
 /// Returns the result of a receive by its completion status, and which side is to blame: the peer chose the length and
 /// the operation, and this side's buffers are all alike and registered. soft-RoCE reports `LocQpOp` for a message that
 /// is too long (7.3).
-pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
+pub(super) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
         WcStatus::LocLen | WcStatus::LocQpOp | WcStatus::LocAccess => Err(Cause::RemoteFault),
-        other => super::post::outcome(other),
+        other => post::outcome(other),
     }
 }
 
-impl<C: RxConn> Wire<C> {
-    /// Processes one message. Requests go into `inbox`. Only while the connection is established.
+impl Inner {
+    /// Processes one message. Only while the connection is established.
     ///
     /// # Errors
     ///
     /// Returns the reason to close the connection, for any fault of the message.
     #[inline]
-    pub(crate) fn receive(
-        &mut self,
-        rx: KBox<Rx<C>>,
-        inbox: &mut RxQueue<C>,
-    ) -> Result<(), CloseReason> {
+    pub(super) fn receive(&mut self, rx: KBox<Rx<Conn>>) -> Result<(), CloseReason> {
         self.counts.one(Count::RxMsgs);
         let Some(all) = rx.whole() else {
             return Err(Cause::LocalFault.into());
@@ -76,10 +70,10 @@ impl<C: RxConn> Wire<C> {
         match plain_head(all, rx.nob(), &self.identity) {
             Some((credits, facts)) if facts.is_immediate() => {
                 self.accept(facts, credits)?;
-                self.request(facts, rx, inbox)
+                self.request(facts, rx)
             }
-            Some((credits, facts)) => self.receive_plain(credits, facts, rx, inbox),
-            None => self.receive_other(rx, inbox),
+            Some((credits, facts)) => self.receive_plain(credits, facts, rx),
+            None => self.receive_other(rx),
         }
     }
 
@@ -89,23 +83,18 @@ impl<C: RxConn> Wire<C> {
         &mut self,
         credits: u8,
         facts: ParsedHdr,
-        rx: KBox<Rx<C>>,
-        inbox: &mut RxQueue<C>,
+        rx: KBox<Rx<Conn>>,
     ) -> Result<(), CloseReason> {
-        self.receive_body(credits, facts, rx, inbox)
+        self.receive_body(credits, facts, rx)
     }
 
     /// Processes a message with a checksum, or in the other byte order, or an invalid one.
     #[inline(never)]
-    fn receive_other(
-        &mut self,
-        rx: KBox<Rx<C>>,
-        inbox: &mut RxQueue<C>,
-    ) -> Result<(), CloseReason> {
+    fn receive_other(&mut self, rx: KBox<Rx<Conn>>) -> Result<(), CloseReason> {
         let m = decode(rx.bytes()).map_err(CloseReason::Message)?;
         check_identity(&m.env, &self.identity).map_err(CloseReason::Stale)?;
         let (credits, facts) = (m.env.credits, m.facts);
-        self.receive_body(credits, facts, rx, inbox)
+        self.receive_body(credits, facts, rx)
     }
 
     /// Processes the body of a message with a valid header.
@@ -114,23 +103,22 @@ impl<C: RxConn> Wire<C> {
         &mut self,
         credits: u8,
         facts: ParsedHdr,
-        rx: KBox<Rx<C>>,
-        inbox: &mut RxQueue<C>,
+        rx: KBox<Rx<Conn>>,
     ) -> Result<(), CloseReason> {
         let body = reparse(rx.bytes(), facts).map_err(CloseReason::Message)?;
         let at = rx.at();
         self.accept(facts, credits)?;
         let repost = match body {
             Body::Noop => Repost::Plain,
-            Body::Immediate { .. } => return self.request(facts, rx, inbox),
+            Body::Immediate { .. } => return self.request(facts, rx),
             Body::PutReq { .. } => {
                 self.credits.answer_owed().map_err(CloseReason::Credits)?;
-                return self.request(facts, rx, inbox);
+                return self.request(facts, rx);
             }
             Body::GetReq { rd, .. } => {
                 let facts = facts.with_descriptor(&rd);
                 self.credits.answer_owed().map_err(CloseReason::Credits)?;
-                return self.request(facts, rx, inbox);
+                return self.request(facts, rx);
             }
             Body::PutAck { src, dst, rd } => {
                 self.put_ack((src, dst), &rd, at)?;
@@ -181,14 +169,9 @@ impl<C: RxConn> Wire<C> {
         self.credits.returned(credits).map_err(CloseReason::Credits)
     }
 
-    /// Puts a request into `inbox`, if the peer had a credit for it.
+    /// Puts a request into the receive queue, if the peer had a credit for it.
     #[inline(always)]
-    fn request(
-        &mut self,
-        facts: ParsedHdr,
-        rx: KBox<Rx<C>>,
-        inbox: &mut RxQueue<C>,
-    ) -> Result<(), CloseReason> {
+    fn request(&mut self, facts: ParsedHdr, rx: KBox<Rx<Conn>>) -> Result<(), CloseReason> {
         let mut rx = rx;
         self.credits
             .request_received()
@@ -197,14 +180,14 @@ impl<C: RxConn> Wire<C> {
         let replaced = self.replace(&mut rx);
         // The request counts even if its place in the receive queue cannot be filled: its sender may have got an
         // acknowledgement.
-        inbox.push(rx);
+        self.rx_queue.push(rx);
         replaced
     }
 
     /// Processes a message that had arrived completely when the connection was closed. Its sender may have got an
-    /// acknowledgement, and no node resends it: so a message with data goes into `inbox`, and an answer that data has
-    /// arrived counts. Every other message fails at its sender, which waits for an answer of this side.
-    pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut RxQueue<C>) {
+    /// acknowledgement, and no node resends it: so LNet gets a message with data, and an answer that data has arrived
+    /// counts. Every other message fails at its sender, which waits for an answer of this side.
+    pub(super) fn receive_late(&mut self, rx: KBox<Rx<Conn>>) {
         let mut rx = rx;
         let Ok(m) = decode(rx.bytes()) else {
             return;
@@ -220,14 +203,14 @@ impl<C: RxConn> Wire<C> {
                 rx.judged(facts);
                 let credited = self.credits.request_received().is_ok();
                 if credited {
-                    inbox.push(rx);
+                    self.rx_queue.push(rx);
                 }
                 credited
             }
-            Body::PutDone(done) => self.answer_late(done.cookie, |t| {
+            Body::PutDone(done) => self.txs.answered_late(done.cookie, |t| {
                 Answer::PutDone(t.validate(done.status, true))
             }),
-            Body::GetDone(done) => self.answer_late(done.cookie, |t| {
+            Body::GetDone(done) => self.txs.answered_late(done.cookie, |t| {
                 Answer::GetDone(t.validate(done.status, false))
             }),
             Body::Noop
@@ -243,15 +226,11 @@ impl<C: RxConn> Wire<C> {
         }
     }
 
-    fn answer_late(&mut self, cookie: Cookie, make: impl FnOnce(&mut TxPayload) -> Answer) -> bool {
-        self.txs.answered_late(cookie, make)
-    }
-
     /// Posts a spare buffer in place of the buffer of a request, which LNet may keep for long. Without a spare the
     /// place stays empty until LNet gives the buffer back: the peer cannot notice, because its credit is withheld as
     /// long.
     #[inline(always)]
-    fn replace(&mut self, rx: &mut Rx<C>) -> Result<(), CloseReason> {
+    fn replace(&mut self, rx: &mut Rx<Conn>) -> Result<(), CloseReason> {
         let Some(spare) = self.buf_pool.take_spare() else {
             return Ok(());
         };

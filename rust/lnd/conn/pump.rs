@@ -10,14 +10,11 @@ use kernel::prelude::*;
 
 use super::{
     qp_handle::QpHandle,
-    Wire, //
+    tx_payload::TxPayload,
+    Inner, //
 };
 use crate::{
     lnd::{
-        conn::{
-            rx::RxConn,
-            tx_payload::TxPayload, //
-        },
         stats::{
             conn_counters::Count,
             conn_latency::StallReason, //
@@ -41,39 +38,31 @@ use crate::{
     rdma::buf::TxBuf, //
 };
 
-/// Conditions for the immediate post of a new transmit, as of [`Wire::pump`].
+/// Conditions for the immediate post of a new transmit, as of [`Inner::pump`].
 #[derive(Clone, Copy)]
-pub(crate) struct FastPathLimits {
-    patient: bool,
-    cksum: bool,
-}
-
-impl FastPathLimits {
-    /// Creates the conditions.
-    #[inline(always)]
-    pub(crate) fn new(patient: bool, cksum: bool) -> Self {
-        Self { patient, cksum }
-    }
+pub(super) struct FastPathLimits {
+    pub(super) patient: bool,
+    pub(super) cksum: bool,
 }
 
 /// Result of the build of a transmit.
-pub(crate) enum BuildResult {
+pub(super) enum BuildResult {
     /// It was posted, with its doorbell; or the post failed, with the cause to close the connection with.
     Posted(Result<(), Cause>),
     /// It is queued.
     Queued,
 }
 
-impl<C: RxConn> Wire<C> {
+impl Inner {
     /// Builds a transmit: its message in `buf`, and `what` creates its transfer, which may begin now. Posting it takes
-    /// `slots`. A message alone is posted if [`Wire::pump`] would have done nothing more than that; other transmits are
-    /// queued. `at_once`: the doorbell rings for it.
+    /// `slots`. A message alone is posted if [`Inner::pump`] would have done nothing more than that; any other transmit
+    /// is queued. `at_once`: the doorbell rings for it.
     ///
     /// # Errors
     ///
     /// Returns the creator of its transfer, and the reason: the message is too long, or there is no place.
     #[inline(always)]
-    pub(crate) fn build<'a, W: FnOnce(Timestamp) -> TxPayload>(
+    pub(super) fn build<'a, W: FnOnce(Timestamp) -> TxPayload>(
         &mut self,
         (op, slots): (Op, u16),
         what: W,
@@ -130,29 +119,16 @@ impl<C: RxConn> Wire<C> {
         Ok(BuildResult::Queued)
     }
 
-    /// Returns the number of free slots of the send queue when [`Wire::pump`] last looked, less those used since.
+    /// Returns the number of free slots of the send queue when [`Inner::pump`] last looked, less those used since.
     #[inline(always)]
     fn sq_slots(&mut self) -> u16 {
         let free = QpHandle::sq(&mut self.link).map_or(0, |(sq, _)| sq.slots());
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
-    /// Returns whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so many requests
-    /// that the high-water mark is out of reach.
-    pub(crate) fn starves_peer(&self) -> bool {
-        self.credits.starves_peer()
-    }
-
-    /// Returns whether [`Wire::pump`] would certainly do nothing, by one quick check; it may do nothing in other cases,
-    /// too.
+    /// Returns whether [`Inner::pump`] would certainly do nothing, or only find again that there is no credit.
     #[inline(always)]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.txs.is_idle(&self.credits)
-    }
-
-    /// Returns whether [`Wire::pump`] would certainly do nothing, or only find again that there is no credit.
-    #[inline(always)]
-    pub(crate) fn is_blocked(&self, probe: bool, patient: bool) -> bool {
+    pub(super) fn is_blocked(&self, probe: bool, patient: bool) -> bool {
         match self.txs.blocked(&self.credits, probe, patient) {
             Some(NextTx::NoCredit) => self.stats.stands_still_for(StallReason::Credit),
             blocked => blocked.is_some(),
@@ -167,7 +143,7 @@ impl<C: RxConn> Wire<C> {
     ///
     /// Returns the cause to close the connection with. Work requests that could not be posted are retired.
     #[inline(always)]
-    pub(crate) fn pump(
+    pub(super) fn pump(
         &mut self,
         probe: bool,
         patient: bool,

@@ -14,17 +14,14 @@ use super::{
         QpHandle,
         Unposted, //
     },
-    Wire, //
+    tx_payload::{
+        SinkKey,
+        TxPayload, //
+    },
+    Inner, //
 };
 use crate::{
     lnd::{
-        conn::{
-            rx::RxConn,
-            tx_payload::{
-                SinkKey,
-                TxPayload, //
-            }, //
-        },
         stats::{
             conn_counters::Count,
             conn_latency::ConnStats, //
@@ -89,7 +86,7 @@ pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
     }
 }
 
-impl<C: RxConn> Wire<C> {
+impl Inner {
     /// Builds a NOOP that carries `credits`.
     #[inline(never)]
     pub(super) fn post_noop(&mut self, credits: u8, cksum: bool) -> Result<(), Cause> {
@@ -103,7 +100,7 @@ impl<C: RxConn> Wire<C> {
         let nob =
             encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
         self.send(NOOP, buf, nob, credits, cksum)?;
-        self.flight.pushed();
+        self.in_flight.pushed();
         self.stats.noop_posted(credits);
         if self.noop.is_none() {
             self.noop = Some(Timestamp::now());
@@ -167,7 +164,7 @@ impl<C: RxConn> Wire<C> {
     /// Counts the pushed message or invalidation of a tx, the last of its work requests.
     #[inline(always)]
     pub(super) fn pushed_last(&mut self, index: u16) {
-        self.flight.pushed();
+        self.in_flight.pushed();
         self.pushed(index, 1);
     }
 
@@ -333,14 +330,14 @@ impl<C: RxConn> Wire<C> {
         self.rang(rang)
     }
 
-    /// Rings the doorbell; [`Wire::rang`] follows under the same lock.
+    /// Rings the doorbell; [`Inner::rang`] follows under the same lock.
     #[inline(always)]
     pub(super) fn ring(&mut self, now: Timestamp) -> Result<bool, Unposted> {
         let link = self.link.as_mut();
         link.map_or(Ok(false), |link| link.flush(now))
     }
 
-    /// Handles the result of [`Wire::ring`]. All work requests that were pushed are counted in their transmits.
+    /// Handles the result of [`Inner::ring`]. All work requests that were pushed are counted in their transmits.
     #[inline(always)]
     pub(super) fn rang(&mut self, rang: Result<bool, Unposted>) -> Result<(), Cause> {
         match rang {
@@ -370,14 +367,14 @@ impl<C: RxConn> Wire<C> {
 
     /// Handles a work request of the send queue that has succeeded: its context, and the message buffer of a send.
     #[inline(always)]
-    pub(crate) fn sent(&mut self, context: u32, buf: Option<TxBuf>, now: Timestamp) {
+    pub(super) fn sent(&mut self, context: u32, buf: Option<TxBuf>, now: Timestamp) {
         self.counts.one(Count::Retired);
         self.retire(context, buf, Ok(()), Some(now));
     }
 
-    /// Handles a work request in front of a message that has succeeded. Returns false if [`Wire::sent`] must handle it.
+    /// Handles a work request in front of a message that has succeeded. Returns false if [`Inner::sent`] must do that.
     #[inline(always)]
-    pub(crate) fn sent_in_front(&mut self, context: u32) -> bool {
+    pub(super) fn sent_in_front(&mut self, context: u32) -> bool {
         if context & IN_FRONT == 0 || ConnStats::wants_completions() {
             return false;
         }
@@ -390,7 +387,7 @@ impl<C: RxConn> Wire<C> {
 
     /// Handles a work request of the send queue that has failed. Returns the cause to close the connection with, before
     /// the next completion is handled.
-    pub(crate) fn send_failed(&mut self, context: u32, status: WcStatus) -> Cause {
+    pub(super) fn send_failed(&mut self, context: u32, status: WcStatus) -> Cause {
         self.counts.one(Count::Retired);
         let cause = outcome(status).err().unwrap_or(Cause::LocalFault);
         self.retire_failed(context, cause);
@@ -423,7 +420,7 @@ impl<C: RxConn> Wire<C> {
             self.stats.completed(op, result);
         }
         let Some(index) = index else {
-            self.flight.ended();
+            self.in_flight.ended();
             self.credits.noop_completed();
             self.noop = (self.credits.noops() > 0).then(Timestamp::now);
             if let Some(buf) = buf {
@@ -436,7 +433,7 @@ impl<C: RxConn> Wire<C> {
         }
         let last = context & IN_FRONT == 0;
         if last {
-            self.flight.ended();
+            self.in_flight.ended();
         }
         let wr = match context & INVALIDATE {
             0 => Wr::Any,

@@ -5,13 +5,11 @@
 //!
 //! Context: process.
 
+use super::Conn;
 use crate::{
-    lnd::{
-        conn::Conn,
-        stats::conn_counters::{
-            Counts,
-            SnapshotId, //
-        }, //
+    lnd::stats::conn_counters::{
+        Counts,
+        SnapshotId, //
     },
     proto::{
         cause::Cause,
@@ -59,11 +57,10 @@ impl Conn {
     /// Returns the state for the snapshot `list`; `None` if that snapshot has it already.
     pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
         let mut inner = self.lock();
-        if !inner.wire.enter(list) {
+        if core::mem::replace(&mut inner.list, list) == list {
             return None;
         }
-        let wire = &inner.wire;
-        let (sq_free, recvs, qpn, recv_wrs) = wire.link.as_ref().map_or((0, 0, 0, 0), |link| {
+        let (sq_free, recvs, qpn, recv_wrs) = inner.link.as_ref().map_or((0, 0, 0, 0), |link| {
             let recvs = link.qp().recvs_posted();
             let sq_free = u16::try_from(link.sq_free()).unwrap_or(u16::MAX);
             (sq_free, recvs, link.qp().number(), link.recv_wrs())
@@ -72,9 +69,9 @@ impl Conn {
             active: self.active,
             state: inner.state.state(),
             cause: inner.state.cause().map_or("none", Cause::name),
-            credits: wire.credits.snapshot(),
-            queued: QueueKind::ALL.map(|queue| wire.txs.queued(queue)),
-            counts: wire.counts.with_recv_wrs(recv_wrs),
+            credits: inner.credits.snapshot(),
+            queued: QueueKind::ALL.map(|queue| inner.txs.queued(queue)),
+            counts: inner.counts.with_recv_wrs(recv_wrs),
             active_txs: 0,
             oldest: (0, "none"),
             sq_free,
@@ -85,9 +82,9 @@ impl Conn {
             with_lnet: inner.rx_queue.owed(),
             idle_ms: inner.idle_ms(),
             doubted: self.is_doubted.load(Relaxed),
-            number: wire.meter().number(),
+            number: inner.stats.number(),
         };
-        for (_, slot) in wire.txs.pending() {
+        for (_, slot) in inner.txs.pending() {
             let (tx, Some(transfer)) = (slot.tx(), slot.transfer()) else {
                 continue;
             };

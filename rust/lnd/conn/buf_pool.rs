@@ -7,8 +7,8 @@
 
 use kernel::prelude::*;
 
+use super::rx::Rx;
 use crate::{
-    lnd::conn::rx::Rx,
     policy::queue_sizes,
     proto::{
         constants::QueueDepth,
@@ -29,7 +29,7 @@ const FOR_ANSWERS: usize = 1;
 
 /// Use of a reserve.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum ReserveUse {
+pub(super) enum ReserveUse {
     /// Answer to a request of the peer.
     Answer,
     /// Message of LNet.
@@ -37,7 +37,7 @@ pub(crate) enum ReserveUse {
 }
 
 /// Unused buffers.
-pub(crate) struct BufPool<C> {
+pub(super) struct BufPool<C> {
     /// Send buffers, up to the capacity.
     bufs: KVec<TxBuf>,
     /// Send buffers that only NOOPs use.
@@ -55,13 +55,13 @@ impl<C> BufPool<C> {
     };
 
     /// Returns the number of buffers that the pool of a connection of `depth` begins with.
-    pub(crate) fn size(depth: QueueDepth) -> usize {
+    pub(super) fn size(depth: QueueDepth) -> usize {
         let sends = RESERVED.saturating_add(NOOPS_MAX.into());
         queue_sizes::spare_buffers(depth).saturating_add(sends)
     }
 
     /// Creates the pool of a connection of `depth`. May sleep.
-    pub(crate) fn new(depth: QueueDepth, supply: &mut BufAllocator) -> Result<Self> {
+    pub(super) fn new(depth: QueueDepth, supply: &mut BufAllocator) -> Result<Self> {
         let mut bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
         for _ in 0..RESERVED {
             bufs.push(supply.make()?, GFP_KERNEL)?;

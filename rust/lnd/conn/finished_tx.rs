@@ -4,13 +4,11 @@
 //!
 //! Context: taken under the connection lock; finished in process context, without it.
 
+use super::tx_payload::{
+    Completed,
+    TxPayload, //
+};
 use crate::{
-    lnd::conn::{
-        tx_payload::{
-            Completed,
-            TxPayload, //
-        }, //
-    },
     lnet::Message,
     proto::{
         cause::Cause,
@@ -23,25 +21,25 @@ use crate::{
 
 /// Place for a finished transmit, for LNet: it succeeded (`well`), as most do, or it `ended` otherwise.
 #[derive(Default)]
-pub(crate) struct FinishedTx {
-    pub(crate) well: Option<Completed>,
-    pub(crate) ended: Option<EndedTx>,
+pub(super) struct FinishedTx {
+    pub(super) well: Option<Completed>,
+    pub(super) ended: Option<EndedTx>,
 }
 
 /// Finished transmit that failed, or that needs more work than to be finalized.
-pub(crate) struct EndedTx {
-    pub(crate) ended: TxPayload,
-    pub(crate) cause: Option<Cause>,
+pub(super) struct EndedTx {
+    pub(super) ended: TxPayload,
+    pub(super) cause: Option<Cause>,
     /// The device got some of its work requests.
-    pub(crate) posted: bool,
+    pub(super) posted: bool,
     /// Its next operation, or its last.
-    pub(crate) op: Op,
+    pub(super) op: Op,
     /// Milliseconds since its begin.
-    pub(crate) age_ms: i64,
+    pub(super) age_ms: i64,
 }
 
 /// Finished transmit as the table returns it.
-pub(crate) enum TakenTx {
+pub(super) enum TakenTx {
     /// Message alone that succeeded.
     Well(Message),
     /// Another transmit, which is in the place that was given for it.
