@@ -14,7 +14,6 @@
 //! | [`crate::proto::credits`], [`crate::proto::tx_table`] | credits; transmits |
 //! | [`qp_handle`], [`buf_pool`] | queue pair with the rights to post; unused buffers |
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
-//! | [`no_memory_queue`] | messages and requests that wait for memory |
 //!
 //! Outside the lock: the state of the worker that calls LNet ([`UpcallState`]), events of the queue pair from
 //! interrupts ([`QpEvents`]), and whether the peer may have closed the connection, which the peer object reads with its
@@ -64,8 +63,9 @@ use kernel::{
 
 use self::{
     buf_pool::BufPool,
-    no_memory_queue::MemoryQueue,
+    prealloc_fifo::Fifo,
     qp_handle::QpHandle,
+    rx::Rx,
     rx_queue::RxQueue,
     tx_payload::{
         Limits,
@@ -92,7 +92,12 @@ use super::{
     work_queues::DeviceQueues, //
 };
 use crate::{
-    lnet::dk::dk,
+    lnet::{
+        dk::dk,
+        Message,
+        RecvRequest,
+        SendRequest, //
+    },
     policy::{
         cm_id_linger::CmIdLinger,
         connect_queue::ConnectPriority,
@@ -159,7 +164,6 @@ mod completions;
 mod finished_tx;
 mod mapping;
 mod no_memory;
-mod no_memory_queue;
 mod post;
 mod prealloc_fifo;
 mod pump;
@@ -264,7 +268,14 @@ struct Inner {
     stats: ConnStats,
 
     rx_queue: RxQueue<Conn>,
-    waiting: MemoryQueue<Conn>,
+    /// Requests of the peer that LNet has taken and that wait for memory, each with its message if LNet has one.
+    waiting_requests: Fifo<(KBox<Rx<Conn>>, Option<Message>, RecvRequest)>,
+    /// Messages of LNet that wait for memory, and the times at which they began to wait.
+    waiting_msgs: Fifo<(Message, SendRequest, Timestamp)>,
+    /// Thread that retries these.
+    retrier: Option<i32>,
+    /// Time at which the message that it retries began to wait.
+    retried_since: Option<Timestamp>,
     /// Task that calls LNet for the connection, or did so last.
     upcall_task: i32,
 }
@@ -578,7 +589,10 @@ impl Conn {
             list: SnapshotId::default(),
             stats,
             rx_queue: RxQueue::EMPTY,
-            waiting: MemoryQueue::EMPTY,
+            waiting_requests: Fifo::EMPTY,
+            waiting_msgs: Fifo::EMPTY,
+            retrier: None,
+            retried_since: None,
             upcall_task: 0,
         });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.

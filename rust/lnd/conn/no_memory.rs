@@ -3,8 +3,8 @@
 //! Wait for memory to send.
 //!
 //! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
-//! pages only over this connection. If an allocation fails, the message or request waits ([`super::no_memory_queue`]),
-//! and a work item ([`super::resend`]) tries again every few milliseconds. Only the retry may use the reserves: message
+//! pages only over this connection. If an allocation fails, the message or request waits, and a work item
+//! ([`super::resend`]) tries again every few milliseconds. Only the retry may use the reserves: message
 //! buffers of the connection, and mappings of the device. So a shortage of memory slows a connection down, and the
 //! oldest message goes first.
 //!
@@ -93,7 +93,7 @@ impl Conn {
     /// Returns whether the caller is the retry, which may use reserves.
     pub(super) fn may_use_reserves(&self) -> bool {
         let pid = kernel::current!().pid();
-        self.with(|inner| inner.waiting.retrier == Some(pid))
+        self.with(|inner| inner.retrier == Some(pid))
     }
 
     /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
@@ -101,7 +101,7 @@ impl Conn {
     pub(super) fn count_shortage(&self) {
         let pid = kernel::current!().pid();
         let counts = self.with(|inner| {
-            let counts = inner.state.is_up() && inner.waiting.retrier != Some(pid);
+            let counts = inner.state.is_up() && inner.retrier != Some(pid);
             if counts {
                 inner.counts.one(Count::NoMemory);
             }
@@ -127,7 +127,7 @@ impl Conn {
         if !inner.state.is_up() {
             return Err((rx, msg));
         }
-        let kept = inner.waiting.requests.push((rx, msg, req.keep()));
+        let kept = inner.waiting_requests.push((rx, msg, req.keep()));
         kept.map_err(|(rx, msg, _)| (rx, msg))?;
         self.retry_soon();
         Ok(())
@@ -148,10 +148,10 @@ impl Conn {
         if !inner.state.is_up() {
             return Err(msg);
         }
-        let waiting = &mut inner.waiting;
-        let since = waiting.since.take_if(|_| waiting.retrier == Some(pid));
+        let is_retried = inner.retrier == Some(pid);
+        let since = inner.retried_since.take_if(|_| is_retried);
         let unsent = (msg, req.keep(), since.unwrap_or_else(Timestamp::now));
-        let kept = waiting.messages.push(unsent);
+        let kept = inner.waiting_msgs.push(unsent);
         kept.map_err(|(msg, ..)| msg)?;
         self.retry_soon();
         Ok(())

@@ -63,11 +63,11 @@ impl WorkItem<SHORTAGE> for Conn {
         let me = kernel::current!().pid();
         // A request that finds no memory again goes to the end of the queue.
         let (requests, messages) = this.with(|inner| {
-            inner.waiting.retrier = Some(me);
-            (inner.waiting.requests.len(), inner.waiting.messages.len())
+            inner.retrier = Some(me);
+            (inner.waiting_requests.len(), inner.waiting_msgs.len())
         });
         for _ in 0..requests {
-            let Some((mut rx, msg, req)) = this.with(|inner| inner.waiting.requests.pop()) else {
+            let Some((mut rx, msg, req)) = this.with(|inner| inner.waiting_requests.pop()) else {
                 break;
             };
             rx.lend(this.clone());
@@ -77,15 +77,14 @@ impl WorkItem<SHORTAGE> for Conn {
             }
         }
         for _ in 0..messages {
-            let Some((msg, req, since)) = this.with(|inner| inner.waiting.messages.pop()) else {
+            let Some((msg, req, since)) = this.with(|inner| inner.waiting_msgs.pop()) else {
                 break;
             };
             send_again(&this, msg, &req, since);
         }
         let others_wait = this.with(|inner| {
-            let waiting = &mut inner.waiting;
-            waiting.retrier = None;
-            !waiting.requests.is_empty() || !waiting.messages.is_empty()
+            inner.retrier = None;
+            !inner.waiting_requests.is_empty() || !inner.waiting_msgs.is_empty()
         });
         if others_wait {
             this.retry_soon();
@@ -98,10 +97,10 @@ fn send_again(conn: &Arc<Conn>, msg: Message, req: &SendRequest, since: Timestam
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
         return fail_msg(&conn.ni, msg, Cause::NoResources);
     }
-    conn.with(|inner| inner.waiting.since = Some(since));
+    conn.with(|inner| inner.retried_since = Some(since));
     let sent = send::send(conn, msg, req);
     // A message that LNet sends when it gets this one back begins to wait then.
-    conn.with(|inner| inner.waiting.since = None);
+    conn.with(|inner| inner.retried_since = None);
     let (msg, cause) = match sent {
         Ok(()) => return,
         Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, req) {

@@ -13,7 +13,6 @@ use kernel::{
 
 use super::{
     buf_pool::BufPool,
-    no_memory_queue::MemoryQueue,
     prealloc_fifo::Fifo,
     qp_handle::QpHandle,
     rx::Rx,
@@ -329,7 +328,9 @@ impl Conn {
         };
         let room = Fifo::with_capacity(buffers)?;
         let messages = usize::from(self.ni.given_by_lnet().get());
-        let waiting = MemoryQueue::with_capacity(buffers, messages)?;
+        // No memory is allocated for these later.
+        let requests = Fifo::with_capacity(buffers)?;
+        let msgs = Fifo::with_capacity(messages)?;
         let all = BufPool::<Conn>::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // Enough to send without memory. LNet sends no more messages at a time than it has credits for. An answer holds
@@ -340,7 +341,8 @@ impl Conn {
             .map_err(|e| SetupError::new("make the message buffers", e))?;
         self.with(|inner| {
             inner.rx_queue.open(room);
-            inner.waiting = waiting;
+            inner.waiting_requests = requests;
+            inner.waiting_msgs = msgs;
             inner.txs.grow(&mut places);
             inner.txs.open(sq);
             inner.buf_pool = stock;

@@ -358,7 +358,7 @@ impl Conn {
             // An ESTABLISHED event that was on its way has come by now.
             let room = inner.rx_queue.close();
             inner.rx_queue.detach();
-            inner.waiting.requests.for_each(|(rx, ..)| rx.detach());
+            inner.waiting_requests.for_each(|(rx, ..)| rx.detach());
             self.ni
                 .retained_rx
                 .left(self.peer.nid, inner.rx_queue.count_retained());
