@@ -97,19 +97,21 @@ impl Conn {
     }
 
     /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
-    /// is retried.
-    pub(super) fn count_shortage(&self) {
+    /// is retried. Returns false if the connection is closed.
+    pub(super) fn count_shortage(&self) -> bool {
         let pid = kernel::current!().pid();
-        let counts = self.with(|inner| {
-            let counts = inner.state.is_up() && inner.retrier != Some(pid);
+        let (up, counts) = self.with(|inner| {
+            let up = inner.state.is_up();
+            let counts = up && inner.retrier != Some(pid);
             if counts {
                 inner.counts.one(Count::NoMemory);
             }
-            counts
+            (up, counts)
         });
         if counts {
             self.ni.close_stats.no_memory();
         }
+        up
     }
 
     /// Queues a request until there is memory.

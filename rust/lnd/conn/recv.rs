@@ -24,7 +24,6 @@ use super::{
 use crate::{
     lnd::{
         log,
-        stats::conn_counters::Count,
         timestamp::Timestamp, //
     },
     lnet::{
@@ -290,7 +289,8 @@ impl Conn {
             return Ok(());
         }
         let e = why.error();
-        if self.runs_short(&why) {
+        // On a closed connection it is no news: LNet took the message too late.
+        if !matches!(why, NotReady::Gpu(_)) && self.count_shortage() {
             match op {
                 Op::PutNak => log::no_sink(self.nid(), matches!(why, NotReady::NoRegion(_)), e),
                 _ => log::no_source(self.nid(), e),
@@ -336,24 +336,5 @@ impl Conn {
         if let Some(msg) = msg {
             self.give_up(TxPayload::new(Some(msg.into()), Timestamp::now()), cause);
         }
-    }
-
-    /// Counts that there was no memory for a request. Returns false if that is no news: the connection is closed, and
-    /// LNet took the message too late; or the shortage was reported already.
-    fn runs_short(&self, why: &NotReady) -> bool {
-        // A request that waited was counted then.
-        let waited = matches!(why, NotReady::Short(_)) && self.may_use_reserves();
-        let up = !matches!(why, NotReady::Gpu(_))
-            && self.with(|inner| {
-                let up = inner.state.is_up();
-                if up && !waited {
-                    inner.counts.one(Count::NoMemory);
-                }
-                up
-            });
-        if up && !waited {
-            self.ni.close_stats.no_memory();
-        }
-        up
     }
 }

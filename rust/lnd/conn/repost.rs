@@ -110,7 +110,9 @@ impl Conn {
         }
     }
 
-    /// Books a finished request of a connection that ends, and frees it.
+    /// Books a finished request of a connection that ends, and frees it without the lock.
+    #[cold]
+    #[inline(never)]
     pub(super) fn rx_returned(&self, rx: KBox<Rx<Self>>) {
         drop(rx);
         if self.with(|inner| inner.rx_queue.returned_late()) {
@@ -124,29 +126,19 @@ impl Conn {
         let mut rx = rx;
         self.bring_back(&mut rx);
         let now = Timestamp::now();
-        let mut left = None;
         let mut guard = self.lock();
         let inner = &mut *guard;
-        let mut orphan = false;
         if inner.state.may_receive() {
             let _ = self.post_again(inner, rx, how, now);
             if ring {
                 self.ring(inner, now);
             }
-        } else {
-            if let Some(facts) = rx.facts() {
-                inner.stats.given_back(facts.kind(), rx.at(), now);
-            }
-            left = Some(rx);
-            orphan = inner.rx_queue.returned_late();
+            return;
+        }
+        if let Some(facts) = rx.facts() {
+            inner.stats.given_back(facts.kind(), rx.at(), now);
         }
         drop(guard);
-        // Memory is freed without the lock.
-        if let Some(left) = left {
-            drop(left);
-            if orphan {
-                self.ni.retained_rx.returned(self.nid());
-            }
-        }
+        self.rx_returned(rx);
     }
 }
