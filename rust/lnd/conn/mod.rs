@@ -31,7 +31,7 @@
 //! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
 //! | [`repost`] | repost of receive buffers | as `recv` |
 //! | [`no_memory`] | wait for memory | as `recv` |
-//! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
+//! | [`send`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
@@ -177,7 +177,6 @@ mod rx_queue;
 mod send;
 mod setup;
 pub(crate) mod snapshot;
-mod submit;
 mod tx_payload;
 mod upcall;
 mod workers;

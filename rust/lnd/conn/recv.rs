@@ -14,7 +14,7 @@ use super::{
     buf_pool::ReserveUse,
     no_memory::NotReady,
     rx::Rx,
-    submit::Answered,
+    send::Answered,
     tx_payload::{
         RdmaTarget,
         TxPayload, //
