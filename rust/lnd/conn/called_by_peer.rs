@@ -157,7 +157,7 @@ impl Connection for Conn {
         if inner.state.is_up() && (again || !inner.probed.is_some_and(recent)) {
             inner.probed = Some(Timestamp::now());
             self.is_doubted.store(true, Relaxed);
-            self.pump(inner, true);
+            self.pump(inner, true, None);
         }
     }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pair of a connection: completions, the end of the drain, asynchronous events; and the doorbell.
+//! Queue pair of a connection: completions, the end of the drain, asynchronous events.
 //!
-//! Context: softirq, under the connection lock; asynchronous events possibly in hard interrupt context, without it;
-//! the doorbell in process context, too.
+//! Context: softirq, under the connection lock; asynchronous events possibly in hard interrupt context, without it.
 
 use kernel::{
     prelude::*,
@@ -14,7 +13,6 @@ use kernel::{
 };
 
 use super::{
-    pump::FastPathLimits,
     receive::recv_outcome,
     rx::Rx,
     Conn,
@@ -124,7 +122,7 @@ impl QpHandler for Conn {
         if round.heard && this.is_doubted.load(Relaxed) {
             this.is_doubted.store(false, Relaxed);
         }
-        this.pump_at(&mut guard, false, Some(now));
+        this.pump(&mut guard, false, Some(now));
         this.queue_upcall(&mut guard, now);
     }
 
@@ -223,89 +221,5 @@ impl Conn {
             true => self.received_up(inner, rx),
             false => self.received_late(inner, rx),
         }
-    }
-}
-
-// Doorbells: the queued transmits are posted now, or left to a flush that is certain to follow.
-impl Conn {
-    /// Posts the transmits that may be sent. Posts a NOOP if there is no other message, and the driver must probe the
-    /// peer, or the peer needs credits.
-    pub(super) fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
-        self.pump_at(inner, probe, None);
-    }
-
-    /// Posts them as [`Conn::pump`] does, for a caller that has just read the clock.
-    #[inline(always)]
-    pub(super) fn pump_at(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        probe: bool,
-        now: Option<Timestamp>,
-    ) {
-        // The usual case.
-        if inner.state.is_up() && (probe || !inner.txs.is_idle(&inner.credits)) {
-            self.pump_if_due(inner, probe, now);
-        }
-    }
-
-    // Separate function, so that the caller saves no registers.
-    #[inline(never)]
-    fn pump_now(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        probe: bool,
-        patient: bool,
-        now: Option<Timestamp>,
-    ) {
-        let now = now.unwrap_or_else(Timestamp::now);
-        let cksum = self.ni.cksum();
-        if let Err(cause) = inner.pump(probe, patient, now, cksum) {
-            self.blame(inner, CloseReason::Post(cause));
-        }
-    }
-
-    /// Rings the doorbell for the queued work requests, unless it will ring soon anyway.
-    #[inline(always)]
-    pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
-        // Most often nothing is queued, and the worker that calls LNet need not come back to ring.
-        if inner.state.is_up() && !inner.txs.is_idle(&inner.credits) && self.rings(inner) {
-            self.pump_if_due(inner, false, Some(now));
-        }
-    }
-
-    /// Returns whether a transmit that is built now may be posted immediately, and with which limits: if the doorbell
-    /// rings for it.
-    #[inline(always)]
-    pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
-        self.rings(inner).then(|| FastPathLimits {
-            patient: !inner.rx_queue.is_empty(),
-            cksum: self.ni.cksum(),
-        })
-    }
-
-    /// Posts the transmits that may be sent, if any is due. Only while the connection is established.
-    #[inline(never)]
-    pub(super) fn pump_if_due(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        probe: bool,
-        now: Option<Timestamp>,
-    ) {
-        // A dead peer is noticed only if something is sent.
-        let patient = !probe && !inner.rx_queue.is_empty();
-        // The LNet half returns the credits of these requests, and pumps. The peer gets no early credits while some
-        // requests wait for their turn with LNet: those will reach the high-water mark.
-        let probe = probe || (!patient && inner.credits.starves_peer());
-        if !inner.is_blocked(probe, patient) {
-            self.pump_now(inner, probe, patient, now);
-        }
-    }
-
-    /// Returns whether the doorbell rings for the work requests that are queued now. If not because the worker that
-    /// calls LNet sends them, that worker rings when LNet has returned.
-    #[inline]
-    fn rings(&self, inner: &Inner) -> bool {
-        let corked = || inner.upcall_task == kernel::current!().pid() && self.upcall.add_cork();
-        inner.in_flight.rings(corked)
     }
 }

@@ -21,7 +21,6 @@ use super::{
         is_shortage,
         NotReady, //
     },
-    pump::BuildResult,
     rx::Rx,
     tx_payload::{
         new_slots,
@@ -333,18 +332,9 @@ impl Conn {
                 Op::GetReq | Op::PutAck => inner.limits.reg_and_send,
                 _ => slots,
             };
-            let at_once = self.at_once(inner);
-            match inner.build((op, slots), what, buf, body, now, at_once) {
-                Ok(BuildResult::Posted(Ok(()))) => {}
-                // A transmit whose post fails ends with the connection.
-                Ok(BuildResult::Posted(Err(cause))) => {
-                    self.blame(inner, log::CloseReason::Post(cause))
-                }
-                Ok(BuildResult::Queued) if at_once.is_some() => {
-                    self.pump_if_due(inner, false, Some(now));
-                }
-                Ok(BuildResult::Queued) => {}
-                Err((what, cause)) => break 'unsent (what, NotReady::Lost(cause)),
+            let built = self.build(inner, (op, slots), what, buf, body, now);
+            if let Err((what, cause)) = built {
+                break 'unsent (what, NotReady::Lost(cause));
             }
             if inner.liveness.begin() {
                 if let Some(probe) = self.ni.probe() {

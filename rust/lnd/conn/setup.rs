@@ -363,7 +363,7 @@ impl Conn {
     /// Sends a NOOP, because the passive side waits for a message of the active side, and LNet may have none for this
     /// connection.
     pub(super) fn speak(self: &Arc<Self>) {
-        self.with(|inner| self.pump(inner, true));
+        self.with(|inner| self.pump(inner, true, None));
     }
 
     /// Opens the connection to the peer's messages.

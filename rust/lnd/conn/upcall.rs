@@ -98,7 +98,7 @@ impl WorkItem<UPPER> for Conn {
                 if (request.is_none() && taken.is_none()) || n % CORKED == 0 {
                     // Messages that LNet has sent from inside share one doorbell, which is not much later than
                     // without sharing.
-                    this.pump(inner, false);
+                    this.pump(inner, false, None);
                 }
                 (request, taken)
             };
@@ -127,7 +127,7 @@ impl WorkItem<UPPER> for Conn {
             }
         }
         let now = Timestamp::now();
-        this.with(|inner| this.pump_at(inner, false, Some(now)));
+        this.with(|inner| this.pump(inner, false, Some(now)));
         this.upcall.ran(paid, now);
         this.upcall.stays();
         this.queue_upper(false);

@@ -156,7 +156,7 @@ impl WorkItem<TIMER> for Conn {
                 let probe = this.ni.probe();
                 let keepalive = this.ni.lnet.keepalive();
                 let look = inner.liveness.look(waits, ago, probe, keepalive);
-                this.pump(inner, look != Check::Nothing);
+                this.pump(inner, look != Check::Nothing, None);
                 let next_ms = inner.liveness.next_ms(inner.elapsed(), probe);
                 // Checks deadlines, too, however seldom silent peers are probed.
                 let idle_ms = this.timer_ms();
