@@ -7,7 +7,10 @@
 
 use kernel::prelude::*;
 
-use super::rx::Rx;
+use super::rx::{
+    cold_drop,
+    Rx, //
+};
 use crate::{
     policy::queue_sizes,
     proto::{
@@ -107,7 +110,7 @@ impl<C> BufPool<C> {
     #[inline]
     pub(super) fn put(&mut self, buf: TxBuf) {
         if let Err(full) = self.bufs.push_within_capacity(buf) {
-            free(full);
+            cold_drop(full);
         }
     }
 
@@ -132,7 +135,7 @@ impl<C> BufPool<C> {
     #[inline]
     pub(super) fn put_spare(&mut self, rx: KBox<Rx<C>>) {
         if let Err(full) = self.spares.push_within_capacity(rx) {
-            free(full);
+            cold_drop(full);
         }
     }
 
@@ -142,11 +145,4 @@ impl<C> BufPool<C> {
         self.spares.clear();
         self.noop_bufs.clear();
     }
-}
-
-/// Drops a value that there is no room for.
-#[cold]
-#[inline(never)]
-fn free<T>(rest: T) {
-    drop(rest);
 }

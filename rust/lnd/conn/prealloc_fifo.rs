@@ -63,14 +63,6 @@ impl<T> Fifo<T> {
         }
     }
 
-    /// Appends an entry if there is room; otherwise drops it.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, item: T) {
-        if let Err(item) = self.push(item) {
-            no_room(item);
-        }
-    }
-
     /// Takes the oldest entry.
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.len == 0 {
@@ -94,11 +86,4 @@ impl<T> Fifo<T> {
         let at = self.head.wrapping_add(ahead);
         at.checked_sub(self.slots.len()).unwrap_or(at)
     }
-}
-
-/// Drops an entry; a separate function, so that callers have no drop code.
-#[cold]
-#[inline(never)]
-fn no_room<T>(item: T) {
-    drop(item);
 }

@@ -10,7 +10,10 @@ use kernel::{
 };
 
 use super::{
-    rx::Rx,
+    rx::{
+        cold_drop,
+        Rx, //
+    },
     Conn,
     Inner, //
 };
@@ -40,7 +43,8 @@ impl Inner {
     pub(super) fn give_back(&mut self, rx: KBox<Rx<Conn>>, how: Repost) -> Result<(), CloseReason> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         if !rx.is_mapped() {
-            no_buffer(rx);
+            // Its buffer could not be mapped again.
+            cold_drop(rx);
         } else if rx.is_replaced() {
             self.buf_pool.put_spare(rx);
         } else {
@@ -48,13 +52,6 @@ impl Inner {
         }
         self.credits.reposted(how).map_err(CloseReason::Credits)
     }
-}
-
-/// Frees a receive whose buffer could not be mapped again.
-#[cold]
-#[inline(never)]
-fn no_buffer(rx: KBox<Rx<Conn>>) {
-    drop(rx);
 }
 
 impl Conn {

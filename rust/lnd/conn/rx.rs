@@ -225,7 +225,9 @@ impl<C> Rx<C> {
     }
 }
 
+/// Drops a value in a case that is rare; a separate function, so that callers have no drop code.
 #[cold]
-fn cold_drop<T>(value: T) {
+#[inline(never)]
+pub(super) fn cold_drop<T>(value: T) {
     drop(value);
 }

@@ -17,7 +17,10 @@ use kernel::prelude::*;
 
 use super::{
     prealloc_fifo::Fifo,
-    rx::Rx, //
+    rx::{
+        cold_drop,
+        Rx, //
+    }, //
 };
 use crate::proto::broken;
 
@@ -49,8 +52,10 @@ impl<C> RxQueue<C> {
     #[inline(always)]
     pub(super) fn push(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_add(1);
-        // There is room for all messages.
-        self.rxs.add(rx);
+        if let Err(rx) = self.rxs.push(rx) {
+            // Never happens: there is room for all messages.
+            cold_drop(rx);
+        }
     }
 
     /// Takes the oldest request.
