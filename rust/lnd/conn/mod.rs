@@ -34,8 +34,7 @@
 //! | [`send`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
-//! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer | owned by a transmit |
-//! | [`finished_tx`] | finished transmit, on its way to LNet | work item |
+//! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer, to its end | owned by a transmit |
 //! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
 //! | [`called_by_peer`] | functions that the peer object and the NI call | process context |
 //! | [`snapshot`] | state for debugfs | process context |
@@ -161,7 +160,6 @@ mod buf_pool;
 mod called_by_peer;
 mod cm;
 mod completions;
-mod finished_tx;
 mod mapping;
 mod no_memory;
 mod post;

@@ -4,10 +4,11 @@
 //!
 //! A [`TxPayload`] owns the LNet message that it will finalize with the mapping of its pages, and the sink of a
 //! transfer to this node, and knows the target of this node's WRITEs. The end releases them, after the state machine
-//! has reported that no work request and no remote key uses the memory any more.
+//! has reported that no work request and no remote key uses the memory any more. [`FinishedTx`] is a finished transmit
+//! on its way from the table to LNet.
 //!
 //! Context: any, except where stated. Owned by its sender until it is queued, afterwards by the table of transmits
-//! under the connection lock.
+//! under the connection lock, until the worker that calls LNet takes it.
 
 use kernel::{
     alloc::Flags,
@@ -29,6 +30,10 @@ use crate::{
             Cause,
             Health,
             Outcome, //
+        },
+        tx_state::{
+            Op,
+            Tx, //
         },
         tx_table::TxSlot,
         wire::{
@@ -267,7 +272,7 @@ impl TxPayload {
 
     /// Takes the message, if it is all that LNet gets back, and if its pages are not mapped.
     #[inline(always)]
-    pub(super) fn take_plain_message(&mut self) -> Option<Message> {
+    fn take_plain_message(&mut self) -> Option<Message> {
         if self.sink.is_some() {
             return None;
         }
@@ -294,7 +299,7 @@ impl TxPayload {
     /// Takes the messages of a transfer that succeeded, so that no key leads to its memory, if there is a message and
     /// no data has to be copied.
     #[inline(always)]
-    pub(super) fn take_well(&mut self) -> Option<Completed> {
+    fn take_well(&mut self) -> Option<Completed> {
         if matches!(&self.sink, Some(sink) if sink.bounce.is_some()) {
             return None;
         }
@@ -305,7 +310,7 @@ impl TxPayload {
 
     /// Drops a transfer whose messages were taken: most have no other resource, and need no check of each field.
     #[inline]
-    pub(super) fn clear(entry: &mut Option<Self>) {
+    fn clear(entry: &mut Option<Self>) {
         match entry {
             Some(Self {
                 owner: None,
@@ -374,6 +379,80 @@ impl Completed {
     #[inline(always)]
     pub(super) fn finish(self) {
         self.0.finalize(0, Health::Ok, self.1);
+    }
+}
+
+/// Place for a finished transmit, for LNet: it succeeded (`well`), as most do, or it `ended` otherwise.
+#[derive(Default)]
+pub(super) struct FinishedTx {
+    pub(super) well: Option<Completed>,
+    pub(super) ended: Option<EndedTx>,
+}
+
+/// Finished transmit that failed, or that needs more work than to be finalized.
+pub(super) struct EndedTx {
+    pub(super) ended: TxPayload,
+    pub(super) cause: Option<Cause>,
+    /// The device got some of its work requests.
+    pub(super) posted: bool,
+    /// Its next operation, or its last.
+    pub(super) op: Op,
+}
+
+/// Finished transmit as the table returns it.
+pub(super) enum TakenTx {
+    /// Message alone that succeeded.
+    Well(Message),
+    /// Another transmit, which is in the place that was given for it.
+    Other,
+}
+
+impl FinishedTx {
+    /// Takes a transmit out of its entry of the table, perhaps into this place, which is empty.
+    #[inline(always)]
+    pub(super) fn take_tx(&mut self, tx: &Tx, entry: &mut Option<TxPayload>) -> TakenTx {
+        let msg = match (tx.cause(), &mut *entry) {
+            (None, Some(transfer)) => transfer.take_plain_message(),
+            _ => None,
+        };
+        match msg {
+            Some(msg) => {
+                TxPayload::clear(entry);
+                TakenTx::Well(msg)
+            }
+            None => {
+                self.take(tx, entry);
+                TakenTx::Other
+            }
+        }
+    }
+
+    // Separate function, for the sake of messages alone.
+    #[inline(never)]
+    fn take(&mut self, tx: &Tx, entry: &mut Option<TxPayload>) {
+        if let (None, None, Some(transfer)) = (&self.well, tx.cause(), &mut *entry) {
+            if let Some(well) = transfer.take_well() {
+                // Nothing is dropped that way, and the compiler knows.
+                core::mem::forget(self.well.replace(well));
+                return TxPayload::clear(entry);
+            }
+        }
+        self.end(tx, entry);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end(&mut self, tx: &Tx, entry: &mut Option<TxPayload>) {
+        if let Some(mut ended) = entry.take() {
+            // Only what LNet gets back may outlive the table.
+            (ended.buf, ended.spare) = (None, None);
+            self.ended = Some(EndedTx {
+                cause: tx.cause(),
+                posted: tx.was_posted(),
+                op: tx.op(),
+                ended,
+            });
+        }
     }
 }
 

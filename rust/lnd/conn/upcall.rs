@@ -18,16 +18,16 @@ use kernel::{
 };
 
 use super::{
-    finished_tx::{
-        EndedTx,
-        FinishedTx,
-        TakenTx, //
-    },
     has_job,
     has_request,
     recv::discard,
     resend,
     rx::Rx,
+    tx_payload::{
+        EndedTx,
+        FinishedTx,
+        TakenTx, //
+    },
     Conn,
     Inner,
     UPPER, //
@@ -165,7 +165,7 @@ fn finish_ended(conn: &Conn, finished: EndedTx) {
     } = finished;
     let messages = ended.messages();
     if let Some(why) = cause {
-        let late = finished.age_ms > conn.ni.message_limit_ms();
+        let late = ended.age_ms() > conn.ni.message_limit_ms();
         // A broken device is no fault of the message.
         let again = Resend::of(finished.op, why, posted, late);
         let why = match conn.ni.is_broken() {
