@@ -162,7 +162,8 @@ fn recv_put(
         },
     };
     // The buffer now serves the PUT_DONE that follows.
-    conn.answer((rx, req), Repost::Plain, (Op::PutAck, 1), what, body);
+    let op = (Op::PutAck, 1);
+    conn.answer((rx, req), Repost::Plain, op, what, body, &mut None);
     Ok(())
 }
 
@@ -210,7 +211,8 @@ fn recv_get(
             };
             let done = DoneBody { cookie, status };
             let body = |_| BodyOut::GetDone(done);
-            conn.answer((rx, req), Repost::ForPeer, (Op::GetDone, slots), what, body);
+            let op = (Op::GetDone, slots);
+            conn.answer((rx, req), Repost::ForPeer, op, what, body, &mut None);
             Ok(())
         }
         Err(e) => {
@@ -224,8 +226,10 @@ fn recv_get(
 type TakenRx<'a> = (KBox<LnetRx>, &'a RecvRequest);
 
 impl Conn {
-    /// Answers a request: posts its buffer again, and queues the answer behind it. Without memory for that the request
-    /// waits. Process context; may sleep.
+    /// Answers a request: posts its buffer again, and queues the answer behind it. Process context; may sleep.
+    ///
+    /// Returns false if the request waits for memory, or the connection ends; then the message of the transfer, or
+    /// `msg` if it has none, waits or ends, too.
     #[inline(always)]
     fn answer<'a>(
         self: &Arc<Self>,
@@ -234,41 +238,36 @@ impl Conn {
         op: (Op, u16),
         what: impl FnOnce(Timestamp) -> TxPayload,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) {
-        let mut rx = rx;
-        self.bring_back(&mut rx);
-        let mut answered = Some((rx, how));
-        let sent = self.submit(op, what, (None, None), &mut answered, body);
-        if let Err((mut transfer, why)) = sent {
-            self.not_answered(answered, transfer.unmap_message(), req, why);
-        }
-    }
-
-    /// Answers a request as [`Conn::answer`] does, with a status and without data. Returns false if the request waits
-    /// for memory, or the connection ends; then `msg`, the message of the request, waits or ends, too.
-    #[cold]
-    fn answer_status(
-        self: &Arc<Self>,
-        (rx, req): TakenRx<'_>,
-        op: Op,
-        done: DoneBody,
         msg: &mut Option<Message>,
     ) -> bool {
         let mut rx = rx;
         self.bring_back(&mut rx);
-        let mut answered = Some((rx, Repost::ForPeer));
+        let mut answered = Some((rx, how));
+        match self.submit(op, what, (None, None), &mut answered, body) {
+            Ok(()) => true,
+            Err((mut transfer, why)) => {
+                let msg = transfer.unmap_message().or_else(|| msg.take());
+                self.not_answered(answered, msg, req, why);
+                false
+            }
+        }
+    }
+
+    /// Answers a request as [`Conn::answer`] does, with a status and without data.
+    #[cold]
+    fn answer_status(
+        self: &Arc<Self>,
+        taken: TakenRx<'_>,
+        op: Op,
+        done: DoneBody,
+        msg: &mut Option<Message>,
+    ) -> bool {
         let what = |now| TxPayload::new(None, now);
         let body = |_| match op {
             Op::PutNak => BodyOut::PutNak(done),
             _ => BodyOut::GetDone(done),
         };
-        match self.submit((op, 1), what, (None, None), &mut answered, body) {
-            Ok(()) => true,
-            Err((_, why)) => {
-                self.not_answered(answered, msg.take(), req, why);
-                false
-            }
-        }
+        self.answer(taken, Repost::ForPeer, (op, 1), what, body, msg)
     }
 
     /// Tells the peer why its request cannot be served, and returns the message for LNet to finalize. If there is just
