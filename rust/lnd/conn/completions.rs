@@ -33,7 +33,10 @@ use crate::{
         }, //
     },
     rdma::{
-        atomic::Relaxed,
+        atomic::{
+            Full,
+            Relaxed, //
+        },
         buf::TxBuf,
         completion_receiver::CompletionReceiver,
         qp_handler::QpHandler,
@@ -83,7 +86,10 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
         self.inner.counts.one(Count::RecvCqes);
         self.inner.heard(self.now);
         self.heard = true;
-        self.conn.received(self.inner, rx);
+        match self.inner.state.is_up() {
+            true => self.conn.received_now(self.inner, rx),
+            false => self.conn.received_not_up(self.inner, rx),
+        }
     }
 
     #[inline(never)]
@@ -132,7 +138,18 @@ impl QpHandler for Conn {
 
     /// Records an asynchronous event. Hard interrupt context is possible: only the worker is queued.
     fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
-        if this.qp_notes.note(event) {
+        let event = match event {
+            QpEvent::CommEst => ConnEvent::EarlyTraffic,
+            QpEvent::ReqErr | QpEvent::AccessErr => ConnEvent::Fail(Cause::RemoteFault),
+            QpEvent::Fatal => ConnEvent::Fail(Cause::LocalFault),
+            QpEvent::SqDrained
+            | QpEvent::PathMig
+            | QpEvent::PathMigErr
+            | QpEvent::LastWqeReached
+            | QpEvent::Other(_) => return,
+        };
+        if let Some((_, is_reported)) = this.qp_events.iter().find(|(of, _)| *of == event) {
+            let _ = is_reported.xchg(true, Full);
             let this: Arc<Self> = this.into();
             this.kick(Worker::Control);
         }
@@ -183,23 +200,6 @@ impl Conn {
         }
     }
 
-    /// Processes a message.
-    #[inline(always)]
-    fn received(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        match inner.state.is_up() {
-            true => self.received_up(inner, rx),
-            false => self.received_not_up(inner, rx),
-        }
-    }
-
-    /// Processes a message of an established connection. Any fault of the message closes the connection.
-    #[inline]
-    fn received_up(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if let Err(fault) = inner.receive(rx) {
-            self.blame(inner, fault);
-        }
-    }
-
     /// Processes a message that came before the connection is established, or after it was closed.
     #[cold]
     #[inline(never)]
@@ -215,11 +215,15 @@ impl Conn {
         self.received_now(inner, rx);
     }
 
-    /// Processes a message that does not wait for the ESTABLISHED event.
+    /// Processes a message that does not wait for the ESTABLISHED event. Any fault of the message closes an established
+    /// connection.
+    #[inline(always)]
     fn received_now(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        match inner.state.is_up() {
-            true => self.received_up(inner, rx),
-            false => self.received_late(inner, rx),
+        if !inner.state.is_up() {
+            return self.received_late(inner, rx);
+        }
+        if let Err(fault) = inner.receive(rx) {
+            self.blame(inner, fault);
         }
     }
 }

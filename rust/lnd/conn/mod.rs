@@ -16,8 +16,7 @@
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //!
 //! Outside the lock: the state of the worker that calls LNet ([`UpcallState`]), events of the queue pair from
-//! interrupts ([`QpEvents`]), and whether the peer may have closed the connection, which the peer object reads with its
-//! own lock held.
+//! interrupts, and whether the peer may have closed the connection, which the peer object reads with its own lock held.
 //!
 //! Operations on a connection, each in a file that uses this one:
 //!
@@ -148,7 +147,6 @@ use crate::{
             SpinLockBh,
             SpinLockBhGuard, //
         },
-        wc::QpEvent,
         work::{
             self,
             Cpu, //
@@ -346,46 +344,6 @@ impl Inner {
     }
 }
 
-/// Events that the queue pair has reported, possibly in hard interrupt context, and the control worker has not seen.
-struct QpEvents([(ConnEvent, Atomic<bool>); 3]);
-
-impl QpEvents {
-    /// Creates an empty set of events.
-    fn new() -> Self {
-        Self(
-            [
-                ConnEvent::EarlyTraffic,
-                ConnEvent::Fail(Cause::RemoteFault),
-                ConnEvent::Fail(Cause::LocalFault),
-            ]
-            .map(|event| (event, Atomic::new(false))),
-        )
-    }
-
-    /// Records an event. Returns false if the event has no meaning for a connection. Any context.
-    fn note(&self, event: QpEvent) -> bool {
-        let [comm_est, misused, broken] = &self.0;
-        let (_, flag) = match event {
-            QpEvent::CommEst => comm_est,
-            QpEvent::ReqErr | QpEvent::AccessErr => misused,
-            QpEvent::Fatal => broken,
-            QpEvent::SqDrained
-            | QpEvent::PathMig
-            | QpEvent::PathMigErr
-            | QpEvent::LastWqeReached
-            | QpEvent::Other(_) => return false,
-        };
-        let _ = flag.xchg(true, Full);
-        true
-    }
-
-    /// Takes the recorded events, as events of the connection.
-    fn take(&self) -> impl Iterator<Item = ConnEvent> + '_ {
-        let taken = |(event, flag): &(_, Atomic<bool>)| flag.xchg(false, Full).then_some(*event);
-        self.0.iter().filter_map(taken)
-    }
-}
-
 /// The worker that calls LNet has no work.
 const IDLE: u32 = 0;
 /// The worker runs, and has taken all work.
@@ -485,7 +443,8 @@ pub(crate) struct Conn {
     queues: DeviceQueues,
     #[pin]
     inner: SpinLockBh<Inner>,
-    qp_notes: QpEvents,
+    /// Events that the queue pair reports, possibly in hard interrupt context; set until the control worker sees it.
+    qp_events: [(ConnEvent, Atomic<bool>); 3],
     upcall: UpcallState,
     /// The peer has not been heard on this connection since there was a reason to doubt it: other connections are
     /// preferred.
@@ -606,7 +565,12 @@ impl Conn {
                 made_with: ni.for_new_conn(),
                 queues,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
-                qp_notes: QpEvents::new(),
+                qp_events: [
+                    ConnEvent::EarlyTraffic,
+                    ConnEvent::Fail(Cause::RemoteFault),
+                    ConnEvent::Fail(Cause::LocalFault),
+                ]
+                .map(|event| (event, Atomic::new(false))),
                 upcall: UpcallState::new(),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),

@@ -48,6 +48,7 @@ use crate::{
         tx_table::TxSlot, //
     },
     rdma::{
+        atomic::Full,
         device::DeviceName,
         work::{
             self,
@@ -79,8 +80,10 @@ impl WorkItem<CONTROL> for Conn {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        for event in this.qp_notes.take() {
-            this.event(event);
+        for (event, is_reported) in &this.qp_events {
+            if is_reported.xchg(false, Full) {
+                this.event(*event);
+            }
         }
         this.work(Worker::Control);
     }
