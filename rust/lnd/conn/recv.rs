@@ -39,8 +39,6 @@ use crate::{
         credits::Repost,
         tx_state::Op,
         wire::{
-            immediate_payload,
-            reparse,
             Body,
             BodyOut,
             Cookie,
@@ -74,17 +72,12 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
         return Ok(());
     };
     // The message was decoded before LNet got it.
-    let facts = rx.facts();
-    let immediate = match (facts, rx.whole()) {
-        (Some(facts), Some(all)) => immediate_payload(all, facts),
-        _ => None,
-    };
-    if let Some(payload) = immediate {
+    if let Some(payload) = rx.payload() {
         let result = recv_immediate(&conn, payload, msg, req);
         conn.give_back(rx, Repost::ForPeer, true);
         return result;
     }
-    match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
+    match rx.body() {
         Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, msg, req, rx),
         Some(Body::GetReq { cookie, rd, .. }) => {
             let remote = RdmaTarget::new(&rd);
@@ -102,8 +95,7 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
 /// data.
 pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     let _nofs = NofsScope::enter();
-    let facts = rx.facts();
-    let (op, cookie, status) = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
+    let (op, cookie, status) = match rx.body() {
         Some(Body::PutReq { cookie, .. }) => (Op::PutNak, cookie, 0),
         Some(Body::GetReq { cookie, .. }) => (Op::GetDone, cookie, -errno::ENODATA),
         _ => return conn.give_back(rx, Repost::ForPeer, true),

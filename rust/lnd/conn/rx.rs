@@ -18,7 +18,12 @@ use crate::{
     lnet::HDR_SIZE,
     proto::{
         constants::HEADER_LEN,
-        wire::ParsedHdr, //
+        wire::{
+            immediate_payload,
+            reparse,
+            Body,
+            ParsedHdr, //
+        }, //
     },
     rdma::{
         buf::{
@@ -147,6 +152,19 @@ impl<C> Rx<C> {
     #[inline]
     pub(super) fn facts(&self) -> Option<ParsedHdr> {
         self.facts
+    }
+
+    /// Returns the payload of a decoded IMMEDIATE.
+    #[inline(always)]
+    pub(super) fn payload(&self) -> Option<&[u8]> {
+        let facts = self.facts?;
+        immediate_payload(self.whole()?, facts)
+    }
+
+    /// Returns the body of a decoded message.
+    #[inline]
+    pub(super) fn body(&self) -> Option<Body<'_>> {
+        reparse(self.bytes(), self.facts?).ok()
     }
 
     /// Notes that another buffer is posted in its place.

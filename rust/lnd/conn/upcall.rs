@@ -46,11 +46,7 @@ use crate::{
         },
         lnet_hdr,
         nid::Nid,
-        wire::{
-            immediate_payload,
-            reparse,
-            Body, //
-        }, //
+        wire::Body, //
     },
     rdma::work::NofsScope, //
 };
@@ -247,11 +243,7 @@ fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
 /// RDMA; logs a fault.
 #[inline(always)]
 fn validate(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
-    let immediate = match (rx.facts(), rx.whole()) {
-        (Some(facts), Some(all)) => immediate_payload(all, facts),
-        _ => None,
-    };
-    let checked = match immediate {
+    let checked = match rx.payload() {
         Some(payload) => lnet_hdr::check_immediate(rx.header(), payload),
         None => return validate_transfer(nid, rx),
     };
@@ -263,8 +255,7 @@ fn validate(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
 // Separate function, for the sake of messages that carry their data.
 #[inline(never)]
 fn validate_transfer(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
-    let facts = rx.facts();
-    let checked = match facts.and_then(|facts| reparse(rx.bytes(), facts).ok()) {
+    let checked = match rx.body() {
         Some(Body::PutReq { hdr, .. }) => lnet_hdr::check_put(hdr).map(|()| true),
         Some(Body::GetReq { hdr, rd, .. }) => lnet_hdr::check_get(hdr, &rd).map(|()| true),
         // Never happens: `Inner::receive` has decoded it, and queues only requests.
