@@ -21,6 +21,7 @@ use kernel::{
 use super::{
     rx::Rx,
     Conn,
+    Inner,
     SHORTAGE, //
 };
 use crate::{
@@ -89,20 +90,25 @@ impl From<Error> for NotReady {
     }
 }
 
+impl Inner {
+    /// Returns whether the caller is the retry.
+    fn is_retry(&self) -> bool {
+        self.retrier == Some(kernel::current!().pid())
+    }
+}
+
 impl Conn {
     /// Returns whether the caller is the retry, which may use reserves.
     pub(super) fn may_use_reserves(&self) -> bool {
-        let pid = kernel::current!().pid();
-        self.with(|inner| inner.retrier == Some(pid))
+        self.with(|inner| inner.is_retry())
     }
 
     /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
     /// is retried. Returns false if the connection is closed.
     pub(super) fn count_shortage(&self) -> bool {
-        let pid = kernel::current!().pid();
         let (up, counts) = self.with(|inner| {
             let up = inner.state.is_up();
-            let counts = up && inner.retrier != Some(pid);
+            let counts = up && !inner.is_retry();
             if counts {
                 inner.counts.one(Count::NoMemory);
             }
@@ -145,12 +151,11 @@ impl Conn {
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), Message> {
-        let pid = kernel::current!().pid();
         let mut inner = self.lock();
         if !inner.state.is_up() {
             return Err(msg);
         }
-        let is_retried = inner.retrier == Some(pid);
+        let is_retried = inner.is_retry();
         let since = inner.retried_since.take_if(|_| is_retried);
         let unsent = (msg, req.keep(), since.unwrap_or_else(Timestamp::now));
         let kept = inner.waiting_msgs.push(unsent);
