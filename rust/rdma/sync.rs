@@ -9,7 +9,6 @@ use kernel::{
     prelude::*,
     sync::lock::{
         Backend,
-        Guard,
         Lock, //
     },
     types::Opaque, //
@@ -22,9 +21,6 @@ use crate::bindings;
 /// For data that process context shares with softirqs (completion handlers).
 /// Not for hard interrupts. The holder must not sleep.
 pub(crate) type SpinLockBh<T> = Lock<T, BhBackend>;
-
-/// A [`Guard`] of a [`SpinLockBh`].
-pub(crate) type SpinLockBhGuard<'a, T> = Guard<'a, T, BhBackend>;
 
 /// Creates a [`SpinLockBh`] initialiser with a lock class of its own.
 macro_rules! new_spinlock_bh {

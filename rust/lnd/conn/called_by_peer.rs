@@ -69,7 +69,7 @@ impl Conn {
     /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
     /// the peer has just sent something here.
     pub(super) fn ask(self: &Arc<Self>) {
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let ago = inner.elapsed();
         if inner.state.is_up() && inner.liveness.ask(ago) {
@@ -144,14 +144,14 @@ impl Connection for Conn {
     }
 
     fn overtaken(self: &Arc<Self>) {
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         if guard.state.is_attempt() {
             self.step(&mut guard, ConnEvent::Fail(Cause::Overtaken));
         }
     }
 
     fn doubt(self: &Arc<Self>, again: bool) {
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let recent = |then: Timestamp| then.elapsed_ms() < i64::from(LOOK_MIN_MS);
         if inner.state.is_up() && (again || !inner.probed.is_some_and(recent)) {

@@ -152,7 +152,7 @@ impl Conn {
         }
         match validate_conn_ack(private_data, &expected, &asked) {
             Ok(agreed) => {
-                let mut guard = self.lock();
+                let mut guard = self.inner.lock();
                 let inner = &mut *guard;
                 inner.known = agreed;
                 inner.is_agreed = true;
@@ -182,7 +182,7 @@ impl Conn {
         if self.active {
             self.peer.answers();
         }
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if !inner.state.is_attempt() {
             inner.linger.over();
@@ -203,7 +203,7 @@ impl Conn {
         if let Reaction::Fail(why) = &reaction {
             log::rejected(self.nid(), why);
         }
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if !inner.state.is_attempt() {
             // It has ended meanwhile, for another cause.

@@ -84,7 +84,8 @@ impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
         let mut rx = rx;
         rx.arrived(nob, self.now);
         self.inner.counts.one(Count::RecvCqes);
-        self.inner.heard(self.now);
+        self.inner.liveness.heard();
+        self.inner.last_recv = self.now;
         self.heard = true;
         match self.inner.state.is_up() {
             true => self.conn.received_now(self.inner, rx),
@@ -117,7 +118,7 @@ impl QpHandler for Conn {
     #[inline(always)]
     fn round(this: &Arc<Self>, completions: Completions<'_, Self, Self::Recv>) {
         let now = Timestamp::now();
-        let mut guard = this.lock();
+        let mut guard = this.inner.lock();
         let mut round = Round {
             conn: this,
             inner: &mut guard,

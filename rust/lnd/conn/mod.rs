@@ -144,8 +144,7 @@ use crate::{
         random,
         sync::{
             new_spinlock_bh,
-            SpinLockBh,
-            SpinLockBhGuard, //
+            SpinLockBh, //
         },
         work::{
             self,
@@ -238,6 +237,7 @@ struct Inner {
     /// the DREP.
     step_limit: (Timestamp, u32),
     liveness: Liveness,
+    /// Time at which a valid message was received.
     last_recv: Timestamp,
     /// Time of the last probe because the peer may have closed the connection.
     probed: Option<Timestamp>,
@@ -290,13 +290,6 @@ impl Inner {
     fn step_left_ms(&self) -> u32 {
         let left = i64::from(self.step_limit.1).saturating_sub(self.step_ms());
         u32::try_from(left).unwrap_or(0)
-    }
-
-    /// Notes that a valid message was received at `now`.
-    #[inline]
-    fn heard(&mut self, now: Timestamp) {
-        self.liveness.heard();
-        self.last_recv = now;
     }
 
     /// Returns the milliseconds since a valid message was received.
@@ -600,14 +593,9 @@ impl Conn {
         f(&mut self.inner.lock())
     }
 
-    /// Takes the connection lock.
-    fn lock(&self) -> SpinLockBhGuard<'_, Inner> {
-        self.inner.lock()
-    }
-
     /// Passes an event to the state machine and handles the consequences. Not in hard irq; takes the lock.
     fn event(self: &Arc<Self>, event: ConnEvent) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         self.step(&mut inner, event);
     }
 
@@ -747,7 +735,7 @@ impl Conn {
 
     /// Runs the timer immediately: the time until a probe, or the time limit of a transmit, was changed.
     pub(crate) fn check_now(self: &Arc<Self>) {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         if inner.state.is_up() {
             self.rearm_timer(0);
         }

@@ -131,7 +131,7 @@ impl Conn {
         msg: Option<Message>,
         req: &RecvRequest,
     ) -> Result<(), (KBox<Rx<Self>>, Option<Message>)> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !inner.state.is_up() {
             return Err((rx, msg));
         }
@@ -151,7 +151,7 @@ impl Conn {
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), Message> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !inner.state.is_up() {
             return Err(msg);
         }

@@ -123,7 +123,7 @@ impl Conn {
         let mut rx = rx;
         self.bring_back(&mut rx);
         let now = Timestamp::now();
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.state.may_receive() {
             let _ = self.post_again(inner, rx, how, now);

@@ -116,20 +116,6 @@ impl<C> RxQueue<C> {
         self.rxs.pop()
     }
 
-    /// Closes the queue at the end of the connection, after the last message: returns the messages that waited for the
-    /// end of the handshake and are dropped. The caller drops them without the lock, because LNet may keep the
-    /// connection for long.
-    pub(super) fn close(&mut self) -> Fifo<KBox<Rx<C>>> {
-        match core::mem::take(&mut self.early) {
-            0 => Fifo::EMPTY,
-            all if all == self.rxs.len() => core::mem::replace(&mut self.rxs, Fifo::EMPTY),
-            _ => {
-                broken::<()>("a request came before the end of the handshake");
-                Fifo::EMPTY
-            }
-        }
-    }
-
     /// Unmaps the buffers of requests that LNet has not got yet: LNet gets these without the device.
     pub(super) fn detach(&mut self) {
         self.rxs.for_each(|rx| rx.detach());

@@ -295,7 +295,7 @@ impl Conn {
         let mut had = buf;
         let (what, why) = 'unsent: {
             let (mut guard, mut buf) = loop {
-                let mut guard = self.lock();
+                let mut guard = self.inner.lock();
                 let inner = &mut *guard;
                 if !inner.state.is_up() {
                     break 'unsent (what, NotReady::Lost(inner.state.end_cause()));

@@ -56,7 +56,7 @@ pub(crate) struct ConnSnapshot {
 impl Conn {
     /// Returns the state for the snapshot `list`; `None` if that snapshot has it already.
     pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if core::mem::replace(&mut inner.list, list) == list {
             return None;
         }

@@ -75,7 +75,7 @@ impl WorkItem<UPPER> for Conn {
             n = n.wrapping_add(1);
             // A request and a finished transmit share a round of the lock, and neither waits for all of the others.
             let (request, taken) = {
-                let mut guard = this.lock();
+                let mut guard = this.inner.lock();
                 let inner = &mut *guard;
                 inner.upcall_task = me;
                 this.upcall.takes();

@@ -118,7 +118,7 @@ impl WorkItem<TIMER> for Conn {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        let mut guard = this.lock();
+        let mut guard = this.inner.lock();
         let inner = &mut *guard;
         match inner.state.state() {
             State::Init
@@ -180,7 +180,7 @@ impl WorkItem<TIMER> for Conn {
                 if !this.holds_queue() {
                     this.peer.end_turn(&this);
                 }
-                let inner = this.lock();
+                let inner = this.inner.lock();
                 // In state Dead the timer belongs to the wait for the peer's answer.
                 if inner.state.state() != State::Dead {
                     this.rearm_timer(CLOSING_MS);
@@ -357,9 +357,11 @@ impl Conn {
         if !self.wait_for_drep() {
             self.free_id();
         }
-        let (hca, room, txs) = self.with(|inner| {
-            // An ESTABLISHED event that was on its way has come by now.
-            let room = inner.rx_queue.close();
+        // An ESTABLISHED event that was on its way has come by now, and no other can tell what to do with these.
+        while let Some(early) = self.with(|inner| inner.rx_queue.take_early()) {
+            drop(early);
+        }
+        let (hca, txs) = self.with(|inner| {
             inner.rx_queue.detach();
             inner.waiting_requests.for_each(|(rx, ..)| rx.detach());
             self.ni
@@ -371,14 +373,13 @@ impl Conn {
             inner.txs.keys_dead();
             inner.buf_pool.clear();
             self.queue_upcall(inner, Timestamp::now());
-            (inner.hca.take(), room, inner.txs.nr_slots())
+            (inner.hca.take(), inner.txs.nr_slots())
         });
         // LNet may be slow to take finished transmits, and the removal of the device must not wait for LNet.
         // One at a time, because unmapping takes long behind an IOMMU.
         for index in 0..u16::try_from(txs).unwrap_or(u16::MAX) {
             self.with(|inner| inner.txs.transfer(index).map(TxPayload::leave_device));
         }
-        drop(room);
         let port_mtu = || hca.as_ref().and_then(|hca| hca.port_mtu());
         let cause = cause.with_mtus(self.path_mtu(), port_mtu);
         // Maybe the last reference: then the protection domain is freed, which sleeps.
