@@ -65,10 +65,7 @@ use self::{
     qp_handle::QpHandle,
     rx::Rx,
     rx_queue::RxQueue,
-    tx_payload::{
-        Limits,
-        TxSlots, //
-    }, //
+    tx_payload::TxSlots, //
 };
 use super::{
     hca::Hca,
@@ -254,7 +251,10 @@ struct Inner {
     buf_pool: BufPool<Conn>,
     /// Queue pair, from set-up to release.
     link: Option<QpHandle<Conn>>,
-    limits: Limits,
+    /// Gather elements per WRITE, from set-up on.
+    max_sge: usize,
+    /// Slots that a registration and the message behind it take, from set-up on.
+    reg_and_send: u16,
     /// Device, until release: it may be removed afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
@@ -532,7 +532,8 @@ impl Conn {
             noop: None,
             buf_pool: BufPool::EMPTY,
             link: None,
-            limits: Limits::NONE,
+            max_sge: 1,
+            reg_and_send: 2,
             hca: Some(hca),
             counts: Counts::default(),
             list: SnapshotId::default(),

@@ -267,7 +267,7 @@ impl Inner {
     #[inline(always)]
     fn post_all_writes(&mut self, index: u16) -> Result<(), Cause> {
         // Most often a single WRITE is enough, and needs no cursor.
-        let max_sge = self.limits.max_sge;
+        let max_sge = self.max_sge;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         if let Some((map, to, nob)) = transfer.single_write(max_sge) {
             let (sq, qp) = QpHandle::sq(&mut self.link)?;
@@ -290,7 +290,7 @@ impl Inner {
     /// left.
     #[inline(never)]
     fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
-        let max_sge = self.limits.max_sge;
+        let max_sge = self.max_sge;
         let context = u32::from(index) | IN_FRONT;
         let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message is sent.

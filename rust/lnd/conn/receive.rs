@@ -271,9 +271,9 @@ impl Inner {
         at: Timestamp,
     ) -> Result<(), Cause> {
         let index = self.txs.awaiting(Op::PutReq, src)?;
-        let (env, limits) = (self.envelope(), self.limits);
+        let (env, max_sge) = (self.envelope(), self.max_sge);
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
-        let plan = transfer.set_target(rd, limits)?;
+        let plan = transfer.set_target(rd, max_sge)?;
         // The buffer of the PUT_REQ may still be in the send queue.
         let mut buf = transfer.spare.take().ok_or(Cause::LocalFault)?;
         let (slots, status) = match plan {

@@ -185,13 +185,13 @@ fn recv_get(
         Ok(remote) => remote,
         Err(e) => return conn.decline((rx, req), Op::GetDone, cookie, Some(m), e.into()),
     };
-    let (device, limits) = conn.with(|inner| (inner.device(), inner.limits));
+    let (device, max_sge) = conn.with(|inner| (inner.device(), inner.max_sge));
     let owner = match conn.map_source(device, m, req, ReserveUse::Answer) {
         Ok(owner) => owner,
         Err((m, why)) => return conn.decline((rx, req), Op::GetDone, cookie, m, why),
     };
     let plan = owner.map().ok_or(EINVAL).and_then(|map| {
-        let slots = remote.slots(map, total, limits)?;
+        let slots = remote.slots(map, total, max_sge)?;
         Ok((slots, i32::try_from(total)?))
     });
     match plan {

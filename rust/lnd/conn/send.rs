@@ -329,7 +329,7 @@ impl Conn {
                 }
             }
             let slots = match op {
-                Op::GetReq | Op::PutAck => inner.limits.reg_and_send,
+                Op::GetReq | Op::PutAck => inner.reg_and_send,
                 _ => slots,
             };
             let built = self.build(inner, (op, slots), what, buf, body, now);

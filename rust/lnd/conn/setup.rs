@@ -18,7 +18,6 @@ use super::{
     rx::Rx,
     tx_payload::{
         new_slots,
-        Limits,
         GROW_BY, //
     },
     Conn, //
@@ -322,10 +321,6 @@ impl Conn {
         let buffers = usize::from(depth.rx_buffers());
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
-        let limits = Limits {
-            max_sge: usize::from(max_sge),
-            reg_and_send: link.qp().wrs_per_reg().saturating_add(1),
-        };
         let room = Fifo::with_capacity(buffers)?;
         let messages = usize::from(self.ni.given_by_lnet().get());
         // No memory is allocated for these later.
@@ -346,7 +341,8 @@ impl Conn {
             inner.txs.grow(&mut places);
             inner.txs.open(sq);
             inner.buf_pool = stock;
-            inner.limits = limits;
+            inner.max_sge = max_sge.into();
+            inner.reg_and_send = link.qp().wrs_per_reg().saturating_add(1);
             inner.known.depth = depth;
         });
         let filled = fill(&mut link, buffers, &mut supply);

@@ -198,14 +198,14 @@ impl TxPayload {
     pub(super) fn set_target(
         &mut self,
         rd: &Descriptor<'_>,
-        limits: Limits,
+        max_sge: usize,
     ) -> Result<Result<(u16, i32)>, Cause> {
         if rd.total() > self.total {
             return Err(Cause::Protocol);
         }
         self.total = rd.total();
         Ok(RdmaTarget::new(rd).and_then(|remote| {
-            let slots = remote.slots(self.source()?, self.total, limits)?;
+            let slots = remote.slots(self.source()?, self.total, max_sge)?;
             let status = i32::try_from(rd.total())?;
             self.remote = Some(remote);
             Ok((slots, status))
@@ -456,23 +456,6 @@ impl FinishedTx {
     }
 }
 
-/// Limits for the work requests of one transfer.
-#[derive(Clone, Copy)]
-pub(super) struct Limits {
-    /// Gather elements per WRITE.
-    pub(super) max_sge: usize,
-    /// Slots that a registration and the message behind it take.
-    pub(super) reg_and_send: u16,
-}
-
-impl Limits {
-    /// Limits before there is a queue pair.
-    pub(super) const NONE: Self = Self {
-        max_sge: 1,
-        reg_and_send: 2,
-    };
-}
-
 /// Position of the next WRITE in the peer's sink.
 #[derive(Clone, Copy)]
 pub(super) struct TargetPos {
@@ -580,13 +563,13 @@ impl RdmaTarget {
         })
     }
 
-    /// Returns the largest number of work requests that moving `total` bytes of `map` to the sink can take, with the
-    /// message behind them.
+    /// Returns the largest number of work requests that moving `total` bytes of `map` to the sink can take, with
+    /// `max_sge` gather elements each at most, and with the message behind them.
     ///
     /// # Errors
     ///
     /// `EPROTO` if the sink is too small.
-    pub(super) fn slots(&self, map: &SgMap, total: u32, limits: Limits) -> Result<u16> {
+    pub(super) fn slots(&self, map: &SgMap, total: u32, max_sge: usize) -> Result<u16> {
         let pieces = self.pieces();
         let sum = |room: u64, f: &Fragment| room.saturating_add(u64::from(f.nob));
         if pieces.iter().fold(0, sum) < u64::from(total.min(map.nob())) && total > 0 {
@@ -595,7 +578,7 @@ impl RdmaTarget {
         // A WRITE ends with a piece of the sink, or when it has its maximum of gather elements; and each end of a piece
         // may split a range of the source in two.
         let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces.len());
-        let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
+        let full = ranges.checked_div(max_sge).unwrap_or(ranges);
         let slots = pieces.len().saturating_add(full).saturating_add(1);
         Ok(u16::try_from(slots)?)
     }
