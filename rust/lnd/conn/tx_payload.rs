@@ -31,10 +31,7 @@ use crate::{
             Health,
             Outcome, //
         },
-        tx_state::{
-            Op,
-            Tx, //
-        },
+        tx_state::Tx,
         tx_table::TxSlot,
         wire::{
             Descriptor,
@@ -382,21 +379,13 @@ impl Completed {
     }
 }
 
-/// Place for a finished transmit, for LNet: it succeeded (`well`), as most do, or it `ended` otherwise.
+/// Place for a finished transmit, for LNet.
 #[derive(Default)]
 pub(super) struct FinishedTx {
+    /// It succeeded, as most do.
     pub(super) well: Option<Completed>,
-    pub(super) ended: Option<EndedTx>,
-}
-
-/// Finished transmit that failed, or that needs more work than to be finalized.
-pub(super) struct EndedTx {
-    pub(super) ended: TxPayload,
-    pub(super) cause: Option<Cause>,
-    /// The device got some of its work requests.
-    pub(super) posted: bool,
-    /// Its next operation, or its last.
-    pub(super) op: Op,
+    /// It failed, or needs more work than to be finalized.
+    pub(super) ended: Option<(Tx, TxPayload)>,
 }
 
 /// Finished transmit as the table returns it.
@@ -446,12 +435,7 @@ impl FinishedTx {
         if let Some(mut ended) = entry.take() {
             // Only what LNet gets back may outlive the table.
             (ended.buf, ended.spare) = (None, None);
-            self.ended = Some(EndedTx {
-                cause: tx.cause(),
-                posted: tx.was_posted(),
-                op: tx.op(),
-                ended,
-            });
+            self.ended = Some((*tx, ended));
         }
     }
 }

@@ -24,9 +24,9 @@ use super::{
     resend,
     rx::Rx,
     tx_payload::{
-        EndedTx,
         FinishedTx,
-        TakenTx, //
+        TakenTx,
+        TxPayload, //
     },
     Conn,
     Inner,
@@ -46,6 +46,7 @@ use crate::{
         },
         lnet_hdr,
         nid::Nid,
+        tx_state::Tx,
         wire::Body, //
     },
     rdma::work::NofsScope, //
@@ -143,27 +144,23 @@ fn is_due(inner: &Inner) -> bool {
 fn finish(conn: &Conn, finished: &mut FinishedTx) {
     if let Some(well) = finished.well.take() {
         well.finish();
-    } else if let Some(ended) = finished.ended.take() {
-        finish_ended(conn, ended);
+    } else if let Some((tx, ended)) = finished.ended.take() {
+        finish_ended(conn, tx, ended);
     }
 }
 
 /// Finalizes a transmit that failed, or that needs more work.
 #[cold]
 #[inline(never)]
-fn finish_ended(conn: &Conn, finished: EndedTx) {
+fn finish_ended(conn: &Conn, tx: Tx, ended: TxPayload) {
     let _nofs = NofsScope::enter();
-    let EndedTx {
-        mut ended,
-        mut cause,
-        posted,
-        ..
-    } = finished;
+    let mut ended = ended;
+    let (mut cause, posted) = (tx.cause(), tx.was_posted());
     let messages = ended.messages();
     if let Some(why) = cause {
         let late = ended.age_ms() > conn.ni.message_limit_ms();
         // A broken device is no fault of the message.
-        let again = Resend::of(finished.op, why, posted, late);
+        let again = Resend::of(tx.op(), why, posted, late);
         let why = match conn.ni.is_broken() {
             true => why.on_broken_device(),
             false => why,
