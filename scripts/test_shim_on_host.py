@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 
+import pytest
+
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 KERNEL = """
@@ -49,6 +51,130 @@ unsigned long jiffies = 1000000;
 #define ASSERT_RTNL() ((void)0)
 #define list_empty(list) true
 #define synchronize_rcu() ((void)0)
+"""
+
+# Interfaces above each other, and one NI, on interface 0. Each peer answers at once.
+STACK = """
+#define ARPHRD_ETHER 1
+#define ARPHRD_INFINIBAND 32
+enum { NOTIFY_DONE, RO2IB_FATAL_LINK };
+enum { NETDEV_GOING_DOWN, NETDEV_BONDING_FAILOVER, NETDEV_CHANGEADDR, NETDEV_CHANGEMTU, NETDEV_UP, NETDEV_DOWN,
+       NETDEV_CHANGE, NETDEV_UNREGISTER, NETDEV_CHANGEUPPER, NETDEV_PRECHANGEUPPER };
+enum ro2ib_link_event { RO2IB_LINK_DOWN, RO2IB_LINK_UP, RO2IB_LINK_LEAVING, RO2IB_LINK_MOVED, RO2IB_LINK_MTU,
+			RO2IB_LINK_NO_CARRIER };
+struct net_device;
+struct adjacent { struct net_device *dev[4]; int n; };
+struct net_device { int ifindex, type; bool carrier; struct net_device *master;
+		    struct { struct adjacent lower; } adj_list; };
+struct netdev_nested_priv { void *data; };
+struct notifier_block { int unused; };
+struct netdev_notifier_changeupper_info { struct net_device *dev, *upper_dev; bool linking; };
+struct ro2ib_ni { bool leaving; int fatal, ifindex; enum ro2ib_link_event link; void *net, *priv; __be32 ip; };
+struct ops { void (*link_event)(void *, int); bool (*link_busy)(void *); };
+int events[16], nr_events;
+static void link_event(void *ni, int event) { events[nr_events++] = event; }
+static bool link_busy(void *ni) { return false; }
+static const struct ops ops = { link_event, link_busy }, *const ro2ib_ops = &ops;
+static struct net_device devs[4];
+static struct ro2ib_ni the_ni = { .link = RO2IB_LINK_UP };
+static unsigned long jiffies;
+static int netdev_walk_all_lower_dev_rcu(struct net_device *dev,
+					 int (*fn)(struct net_device *, struct netdev_nested_priv *),
+					 struct netdev_nested_priv *priv)
+{
+	int i, rc = 0;
+
+	for (i = 0; i < dev->adj_list.lower.n && !rc; i++) {
+		rc = fn(dev->adj_list.lower.dev[i], priv);
+		if (!rc)
+			rc = netdev_walk_all_lower_dev_rcu(dev->adj_list.lower.dev[i], fn, priv);
+	}
+	return rc;
+}
+static bool netdev_has_upper_dev_all_rcu(struct net_device *dev, struct net_device *upper)
+{
+	int i;
+
+	for (i = 0; i < upper->adj_list.lower.n; i++)
+		if (upper->adj_list.lower.dev[i] == dev ||
+		    netdev_has_upper_dev_all_rcu(dev, upper->adj_list.lower.dev[i]))
+			return true;
+	return false;
+}
+#define HZ 1000
+#define netdev_notifier_info_to_dev(ptr) (*(struct net_device **)(ptr))
+#define netdev_master_upper_dev_get_rcu(d) ((d)->master)
+#define netif_running(d) true
+#define netif_carrier_ok(d) ((d)->carrier)
+#define netif_oper_up(d) true
+#define netif_is_lag_master(d) false
+#define dev_get_by_index_rcu(net, index) (&devs[index])
+#define ro2ib_ni_netdev(ni) (&devs[(ni)->ifindex])
+#define ro2ib_address_stays(ni) false
+#define ro2ib_ni_check_arp(ni) ((void)0)
+#define net_eq(a, b) true
+#define dev_net(d) NULL
+#define list_for_each_entry(ni, head, member) for (ni = &the_ni; ni; ni = NULL)
+#define list_empty(list) (!(list)->n)
+#define ro2ib_ni_fatal(ni, mask, on) ((ni)->fatal = (on))
+#define time_after_eq(a, b) ((long)((a) - (b)) >= 0)
+#define msecs_to_jiffies(ms) ((unsigned long)(ms))
+#define msleep(ms) (jiffies += (ms))
+#define mutex_lock(lock) ((void)0)
+#define mutex_unlock(lock) ((void)0)
+#define ASSERT_RTNL() ((void)0)
+#define rcu_read_lock() ((void)0)
+#define rcu_read_unlock() ((void)0)
+#define synchronize_rcu() ((void)0)
+"""
+
+# As the kernel's __netdev_upper_dev_link() and __netdev_upper_dev_unlink(), and linkwatch.
+CHANGES = """
+static void notify(int event, void *ptr)
+{
+	ro2ib_netdev_early_event(NULL, event, ptr);
+	ro2ib_netdev_event(NULL, event, ptr);
+}
+void set_up(void)
+{
+	int i;
+
+	memset(devs, 0, sizeof(devs));
+	for (i = 0; i < 4; i++)
+		devs[i] = (struct net_device){ .ifindex = i, .type = ARPHRD_ETHER, .carrier = true };
+	the_ni = (struct ro2ib_ni){ .link = RO2IB_LINK_UP };
+	nr_events = 0;
+}
+void carrier(int dev, bool on)
+{
+	struct net_device *changed = &devs[dev];
+
+	changed->carrier = on;
+	notify(NETDEV_CHANGE, &changed);
+}
+void put_on(int upper, int lower, bool master)
+{
+	struct netdev_notifier_changeupper_info info = { &devs[lower], &devs[upper], true };
+	struct adjacent *below = &devs[upper].adj_list.lower;
+
+	notify(NETDEV_PRECHANGEUPPER, &info);
+	below->dev[below->n++] = &devs[lower];
+	devs[lower].master = master ? &devs[upper] : devs[lower].master;
+	notify(NETDEV_CHANGEUPPER, &info);
+}
+void take_off(int upper, int lower)
+{
+	struct netdev_notifier_changeupper_info info = { &devs[lower], &devs[upper], false };
+	struct adjacent *below = &devs[upper].adj_list.lower;
+	int i;
+
+	notify(NETDEV_PRECHANGEUPPER, &info);
+	for (i = 0; below->dev[i] != &devs[lower]; i++)
+		;
+	below->dev[i] = below->dev[--below->n];
+	devs[lower].master = NULL;
+	notify(NETDEV_CHANGEUPPER, &info);
+}
 """
 
 # An NI with 8 credits of LNet for a peer, and connections of depth 32, if `runs` is set.
@@ -126,7 +252,13 @@ def part(file, pattern):
 
 
 def function(file, name):
-    return part(file, rf"^(?:static )?\w+ {name}\(.*?^}}$")
+    return part(file, rf"^(?:static )?(?:enum )?\w+ {name}\(.*?^}}$")
+
+
+def header(name):
+    """Returns a header of the driver without what it includes."""
+    with open(os.path.join(TOP, "include", name), encoding="utf-8") as f:
+        return re.sub(r"^#include.*$", "", f.read(), flags=re.MULTILINE)
 
 
 def compiled(tmp_path, *parts):
@@ -165,6 +297,80 @@ def test_links_that_go_down_hold_rtnl_for_a_second_in_ten(tmp_path):
     begun = now.value
     lib.down(32)
     assert now.value == begun
+
+
+# Values of enum ro2ib_link_event in STACK.
+DOWN, UP, LEAVING = range(3)
+MASTER = True
+
+
+@pytest.fixture(name="stack")
+def stack_of_interfaces(tmp_path):
+    """Provides a function that changes the interfaces, and returns the events that the driver gets."""
+    lib = compiled(
+        tmp_path,
+        STACK,
+        header("ro2iblnd_netdev_carrier.h"),
+        part("ni_link.c", r"^#define RO2IB_LEAVE_MAX.*?^#define RO2IB_LEAVE_STEP.*?$"),
+        part("ni_link.c", r"^#define RO2IB_LEAVE_TOTAL.*?^#define RO2IB_LEAVE_PERIOD.*?$"),
+        *(
+            function("ni_link.c", f"ro2ib_{name}")
+            for name in (
+                *("link_state", "ni_check_link", "ni_is_on", "ni_rests_on", "ni_loses_link", "close_before_down"),
+                *("netdev_event", "netdev_early_event"),
+            )
+        ),
+        CHANGES,
+    )
+    number = ctypes.c_int.in_dll(lib, "nr_events")
+    events = (ctypes.c_int * 16).in_dll(lib, "events")
+
+    def events_of(change, *args):
+        number.value = 0
+        getattr(lib, change)(*args)
+        return list(events[: number.value])
+
+    lib.set_up()
+    return events_of
+
+
+def test_ni_on_a_vxlan_follows_it_to_another_interface(stack):
+    """The kernel links the new lower interface before it unlinks the old one."""
+    stack("put_on", 0, 1, False)
+    assert stack("put_on", 0, 2, False) == []
+    assert stack("take_off", 0, 1) == [LEAVING, UP]
+    assert stack("carrier", 2, False) == [DOWN]
+    assert stack("put_on", 0, 1, False) == []
+    assert stack("take_off", 0, 2) == [UP]
+    assert stack("put_on", 0, 2, False) == [DOWN]
+    assert stack("take_off", 0, 1) == []
+
+
+def test_ni_on_a_master_follows_its_ports(stack):
+    """The master keeps its carrier, as an interface of Open vSwitch does, or a bridge whose port is a VXLAN."""
+    stack("put_on", 0, 1, MASTER)
+    assert stack("put_on", 0, 2, MASTER) == []
+    assert stack("take_off", 0, 1) == []
+    assert stack("take_off", 0, 2) == [LEAVING]
+    assert stack("put_on", 0, 1, MASTER) == [UP]
+    assert stack("carrier", 1, False) == [DOWN]
+    assert stack("put_on", 0, 2, MASTER) == [UP]
+    assert stack("take_off", 0, 2) == [LEAVING]
+    assert stack("take_off", 0, 1) == []
+
+
+def test_ni_above_a_bond_follows_the_slaves(stack):
+    """The NI is on a VLAN of a bond."""
+    stack("put_on", 0, 1, False)
+    stack("put_on", 1, 2, MASTER)
+    assert stack("take_off", 1, 2) == [LEAVING]
+    assert stack("put_on", 1, 3, MASTER) == [UP]
+
+
+def test_ni_on_a_deleted_vlan_stays_down(stack):
+    """The kernel unlinks the VLAN first, and the VLAN keeps its carrier until it is closed."""
+    stack("put_on", 0, 1, False)
+    assert stack("take_off", 0, 1) == [LEAVING]
 
 
 def test_hiw_of_a_running_ni_is_clamped(tmp_path):

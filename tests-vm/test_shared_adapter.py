@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Interfaces that share an adapter, on a stock kernel, because the test kernel has none. The NI is on a bridge over the
-adapter's interface, which goes down under load; or two interfaces of a node are in one subnet on one link."""
+adapter's interface, which goes down under load; or it is on a bridge or VXLAN that changes what it rests on; or two
+interfaces of a node are in one subnet on one link."""
 
+import contextlib
 import re
 import time
 
@@ -40,6 +42,29 @@ class VlanBridge:
     )
 
 
+# Two pairs of interfaces. x8 is a VXLAN on one of them.
+PAIRS = (
+    "for i in 8 9; do ip link add v$i type veth peer name w$i && ip link set v$i up && ip link set w$i up; done; "
+    "ip link add {} type vxlan id 8 dev v8 dstport 4789"
+)
+
+
+class Vxlan:
+    """VXLAN."""
+
+    MAKE = PAIRS.format(UPPER)
+
+
+class VxlanBridge:
+    """Bridge with one port, a VXLAN, whose carrier does not depend on the interface below it. With an address of its
+    own, the bridge does not take that of a port, which would be an event."""
+
+    MAKE = (
+        f"{PAIRS.format('x8')} && ip link set x8 up && ip link add {UPPER} address 02:00:00:00:00:08 type bridge && "
+        f"ip link set x8 master {UPPER}"
+    )
+
+
 class Stacked(Node):
     """Node on an interface above eth0."""
 
@@ -65,7 +90,7 @@ class Stacked(Node):
 @pytest.fixture(scope="module", params=KERNELS)
 def pair(request):
     """Provides two nodes."""
-    modules = ["rdma_rxe", "macvlan", "bridge", "veth", "8021q"]
+    modules = ["rdma_rxe", "macvlan", "bridge", "veth", "8021q", "vxlan"]
     with boot_stock(request.param, f"stacked-{request.param}", modules=modules) as nodes:
         yield nodes
 
@@ -117,6 +142,61 @@ def test_interface_below_a_port_goes(pair):
         until(lambda: debug_nis(node)[0]["link"] == "up", "the link is up again")
     node.unstack()
     node.guest.check("ip link del v9; ip link del eth0.100")
+
+
+@contextlib.contextmanager
+def without_traffic(pair, kind):
+    """Provides a node on an upper interface that leads to no other node, and a function that waits for a state of its
+    link."""
+    node = Stacked(pair[0].guest)
+    node.stack(kind)
+
+    def link(state):
+        until(lambda: debug_nis(node)[0]["link"] == state, f"the link is {state}", timeout=20 * slow())
+
+    with with_nis((node,)):
+        link("up")
+        yield node, link
+    node.unstack()
+    node.guest.check("ip link del v8; ip link del v9")
+
+
+def test_vxlan_gets_another_interface(pair):
+    """An NI on a VXLAN that is put on another interface is up if that interface is. The kernel refuses a dstport
+    then."""
+    on = f"ip link set {UPPER} type vxlan id 8 dev"
+    with without_traffic(pair, Vxlan) as (node, link):
+        node.guest.check(f"{on} v9")
+        link("up")
+        node.guest.check("ip link set v8 down")
+        # The VXLAN does not rest on it any more.
+        time.sleep(1)
+        link("up")
+        node.guest.check("ip link set v9 down")
+        link("down")
+        node.guest.check(f"ip link set v8 up && {on} v8")
+        link("up")
+        node.guest.check(f"{on} v9")
+        link("down")
+        node.guest.check(f"{on} v8")
+        link("up")
+
+
+def test_bridge_gets_another_port(pair):
+    """An NI on a bridge is up when the bridge gets a port that carries packets, though the carrier of the bridge has
+    never changed, and down when that port leaves."""
+    with without_traffic(pair, VxlanBridge) as (node, link):
+        node.guest.check("ip link set v8 down")
+        link("down")
+        for _ in range(2):
+            node.guest.check(f"ip link set v9 master {UPPER}")
+            link("up")
+            node.guest.check("ip link set v9 nomaster")
+            link("down")
+        node.guest.check("ip link set v8 up")
+        link("up")
+        node.guest.check("ip link del x8")
+        link("down")
 
 
 # Two interfaces of a node on one link

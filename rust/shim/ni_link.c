@@ -512,6 +512,7 @@ static void ro2ib_close_before_down(struct net_device *dev,
 static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 			      void *ptr)
 {
+	const struct netdev_notifier_changeupper_info *info = ptr;
 	struct net_device *dev = netdev_notifier_info_to_dev(ptr);
 	enum ro2ib_link_event tell = RO2IB_LINK_UP;
 	struct ro2ib_ni *ni;
@@ -526,6 +527,18 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 		break;
 	case NETDEV_CHANGEMTU:
 		tell = RO2IB_LINK_MTU;
+		break;
+	case NETDEV_CHANGEUPPER:
+		/*
+		 * A master got or lost a port, or a VXLAN has another lower
+		 * interface: the carrier of the upper one may stay as it is,
+		 * which is no event. An interface that is deleted, or whose
+		 * last port has gone, still has its carrier for a moment. The
+		 * early event was for these.
+		 */
+		dev = info->upper_dev;
+		if (list_empty(&dev->adj_list.lower))
+			return NOTIFY_DONE;
 		break;
 	case NETDEV_UP:
 	case NETDEV_DOWN:
@@ -555,8 +568,8 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 }
 
 /*
- * Handles the deletion of an interface that rests on another one, or of a port
- * that leaves its bridge. The event of the upper interface comes when no
+ * Handles the deletion of an interface that rests on another one, a port that
+ * leaves its master, and a VXLAN that leaves its lower interface. The event of the upper interface comes when no
  * message reaches it any more, and when its GIDs are gone.
  */
 static int ro2ib_netdev_early_event(struct notifier_block *nb,
