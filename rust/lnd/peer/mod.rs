@@ -436,17 +436,6 @@ impl<C: Connection> Peer<C> {
         })
     }
 
-    /// Returns the connections. If memory is missing, some are left out.
-    pub(crate) fn conns(&self) -> KVec<Arc<C>> {
-        let mut list = KVec::new();
-        for of in self.inner.lock().conns.all.iter() {
-            if list.push(of.conn.clone(), GFP_ATOMIC).is_err() {
-                break;
-            }
-        }
-        list
-    }
-
     /// Takes `conn` out of the connections that messages may use.
     pub(crate) fn unpublish(&self, conn: &Arc<C>) {
         self.inner.lock().conns.publish(conn, false);
