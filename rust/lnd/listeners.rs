@@ -636,7 +636,7 @@ impl ListenHandler for Iface {
                     let counted = refusals.take(from.payer(), now_ms(), 1, refusal.invites());
                     counted.is_ok()
                 };
-                if is_told && (req.is_over_tcp() || may_answer()) {
+                if is_told && (req.is_over_tcp() || may_answer()) && req.can_reject() {
                     let _ = req.reject(&refusal.reject(view.as_ref()).encode());
                 }
             }

@@ -21,7 +21,8 @@ use super::{
     cm::{
         reject,
         CmHandler,
-        CmId, //
+        CmId,
+        Reachability, //
     },
     cm_event::{
         private_data,
@@ -121,6 +122,13 @@ impl ConnRequest<'_> {
     pub(crate) fn is_over_tcp(&self) -> bool {
         let device = self.locked.device();
         device.is_some_and(|device| device.is_iwarp(self.locked.port()))
+    }
+
+    /// Returns whether a reject may be sent: soft-RoCE fails for good if it sends without a route.
+    pub(crate) fn can_reject(&self) -> bool {
+        let device = self.locked.device();
+        !device.is_some_and(|device| device.is_software())
+            || self.locked.reachability() == Reachability::Reachable
     }
 
     /// Returns the source address.
