@@ -17,6 +17,7 @@
 //!   removal does not wait for LNet.
 //! - The core has no GID for an address yet, or does not know the subnet manager: messages wait for that.
 //! - An address moves to another InfiniBand device, and only its link tells: other nodes reach it there.
+//! - A node with soft-RoCE has no route to a peer that connects: it sends nothing until there is a route.
 //! - A node that lost its power boots. Its adapter uses the same queue pair numbers again, and the CM of the other
 //!   node, which still has the old connections, rejects requests as stale: the first message arrives all the same.
 //! - The CM of OFED repeats a lost DREQ after 17 s: the peer learns of the end then.
@@ -29,6 +30,8 @@
 //! - A device does not destroy the queue pairs of connections that close, and messages arrive there afterwards: the
 //!   device writes to no memory that has another owner, and neither the NI nor the removal of the device waits.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
+//! - LNet sends and receives messages of all kinds over a connection: no call waits for memory for them.
+//! - A node has no memory, and a monitoring program reads its files: no connection is missing.
 
 use simc::{
     cm,
@@ -38,6 +41,7 @@ use simc::{
         r::ib_event_type_IB_EVENT_QP_FATAL,
         r::ro2ib_tuning, //
     },
+    kernel_core,
     lnet::{
         self,
         Link, //
@@ -60,6 +64,8 @@ use simc::{
     }, //
 };
 
+use crate::monotonic_check::Sums;
+
 /// Longest time of an operation that must not wait for the slow component, in nanoseconds.
 const SOON: u64 = SEC;
 
@@ -76,14 +82,20 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 29] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 33] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
     ("a device hangs, another one is removed", |seed| {
         hangs(seed, true)
     }),
-    ("a device hangs, its address moves", hangs_and_moves),
+    ("a device hangs, its address moves", |seed| {
+        hangs_and_moves(seed, false)
+    }),
+    (
+        "a device with another LID hangs, its address moves",
+        |seed| hangs_and_moves(seed, true),
+    ),
     ("a device hangs, a peer is called", blames),
     ("all peers are denied", denied),
     ("many attempts fail", fails),
@@ -102,12 +114,15 @@ pub const WORLDS: [(&str, fn(u64) -> End); 29] = [
         unsettled(seed, true)
     }),
     ("an address moves without an event", moves_unseen),
+    ("no route to a peer that connects", unrouted),
     ("queue pair numbers repeat", boots),
     ("a DREQ is lost", loses_dreq),
     ("no memory, and a peer stops", |seed| stops(seed, 1)),
     ("no memory, and two peers stop", |seed| stops(seed, 2)),
     ("no memory for answers of GETs", answers),
     ("no memory for longer than a message waits", lasting),
+    ("LNet sends and receives messages of all kinds", busy),
+    ("no memory, and debugfs is read", shown),
     (
         "no room to map, and LNet drops what it has kept",
         dropped_late,
@@ -221,6 +236,45 @@ fn moves_unseen(seed: u64) -> End {
         });
         sched::sleep(2 * SEC);
         sends(2, "nothing listens on the new device");
+        for node in 0..3 {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Lets a peer connect to a node with soft-RoCE that has no route, and a peer that the node denies. Neither an accept
+/// nor a reject is sent before there is a route, and then the first peer connects.
+fn unrouted(seed: u64) -> End {
+    let mut plan = Plan::calm(3);
+    for node in &mut plan.nodes {
+        node.software = true;
+    }
+    run(seed, plan, 32, || {
+        for node in 0..3 {
+            up(node, 1);
+        }
+        done_on(0, "happens", || {
+            lnet::deny(Some(lnet::nid_of(world::ip(2, 0))));
+        });
+        w().no_route = Some(0);
+        for node in 1..3 {
+            on(node, "user", move || {
+                let to = lnet::nid_of(world::ip(0, 0));
+                let _ = lnet::begin(ni(node, 0), lnet::PUT, to, 200, false);
+            });
+        }
+        sched::sleep(SEC);
+        if w().requests < 2 {
+            violation("a peer sends no request");
+        }
+        w().no_route = None;
+        // The first message may fail, because the node was out of resources for it.
+        sched::sleep(5 * SEC);
+        done_on(1, "user", || {
+            let what = "a node is not reached that had no route";
+            send(ni(1, 0), world::ip(0, 0), 20 * SEC, what);
+        });
         for node in 0..3 {
             down(node, 0..1);
         }
@@ -378,9 +432,14 @@ fn hangs(seed: u64, removed: bool) -> End {
 }
 
 /// Moves the address of an NI away from a device that hangs, while a query of its port waits. A message arrives over
-/// the other device.
-fn hangs_and_moves(seed: u64) -> End {
-    run(seed, Plan::calm(2), 64, || {
+/// the other device. The answer of the query changes nothing there: with `ib`, the old port has another LID, and a
+/// connection ends when the LID of its port changes.
+fn hangs_and_moves(seed: u64, ib: bool) -> End {
+    let mut plan = Plan::calm(2);
+    plan.ib = ib;
+    run(seed, plan, 64, move || {
+        // SAFETY: Devices stay until the world ends.
+        unsafe { (*world::device(0, 0)).lid = 7 };
         up(0, 1);
         up(1, 1);
         let sends = |most, what| {
@@ -394,13 +453,22 @@ fn hangs_and_moves(seed: u64) -> End {
         verbs::dispatch(device, ib_event_type_IB_EVENT_PORT_ERR);
         within(SOON, "nothing queries the port", || w().hung != 0);
         done_on(0, "happens", move || world::fail_over(device));
+        if ib {
+            // No message waits for the move, because no event of a GID belongs to it.
+            sched::sleep(SOON);
+        }
         sends(2 * SOON, "the NI does not follow its address");
         if w().hung == 0 {
             violation("the old device hangs no longer");
         }
+        let made = w().all_qps.len();
         sched::sleep(2 * verbs::HANGS);
         w().hangs = None;
-        sends(SOON, "the query of the old device has changed the NI");
+        let changed = "the query of the old device has changed the NI";
+        sends(SOON, changed);
+        if w().all_qps.len() != made {
+            violation(changed);
+        }
         sched::sleep(200 * SEC);
         down(0, 0..1);
         down(1, 0..1);
@@ -841,6 +909,94 @@ fn lasting(seed: u64) -> End {
         }
         down(0, 0..1);
         down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Messages of each kind that LNet of both nodes sends.
+const EACH: usize = 40;
+
+/// Lets LNet of both nodes send PUTs and GETs of these sizes, and waits for their end.
+fn exchange(sizes: &[u32]) {
+    let at = w().lnet.ops.len();
+    let kinds = [lnet::PUT, lnet::GET];
+    for _ in 0..EACH {
+        for (kind, nob) in kinds
+            .into_iter()
+            .flat_map(|kind| sizes.iter().map(move |nob| (kind, *nob)))
+        {
+            for node in 0..2 {
+                on(node, "user", move || {
+                    let to = lnet::nid_of(world::ip(1 - node, 0));
+                    let _ = lnet::begin(ni(node, 0), kind, to, nob, true);
+                });
+            }
+        }
+    }
+    let all = at + 4 * EACH * sizes.len();
+    within(100 * SEC, "a message does not end", || {
+        let ops = &w().lnet.ops;
+        ops.len() == all && ops[at..].iter().all(|op| op.result == Some(0))
+    });
+}
+
+/// Lets LNet send and receive messages of all kinds, with sinks that have gaps among them. No call of the driver waits
+/// for memory, once there are memory regions: the calls of the core that create one do.
+fn busy(seed: u64) -> End {
+    run(seed, Plan::calm(2), 20 * EACH + 32, || {
+        up(0, 1);
+        up(1, 1);
+        for node in 0..2 {
+            done_on(node, "user", move || {
+                let to = world::ip(1 - node, 0);
+                send(ni(node, 0), to, 50 * SEC, "no connection");
+            });
+        }
+        sched::sleep(SEC);
+        w().no_wait = Some(0);
+        exchange(&[200]);
+        w().no_wait = None;
+        exchange(&[5000]);
+        w().no_wait = Some(0);
+        for _ in 0..EACH {
+            for (node, kind) in [(0, lnet::GET), (1, lnet::PUT)] {
+                done_on(node, "user", move || {
+                    let to = lnet::nid_of(world::ip(1 - node, 0));
+                    let op = lnet::begin(ni(node, 0), kind, to, 5000, true);
+                    if lnet::wait(op, SOON) != Some(0) {
+                        violation("a message does not end");
+                    }
+                });
+            }
+        }
+        w().no_wait = None;
+        for node in 0..2 {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Reads the files of a node while it has no memory.
+fn shown(seed: u64) -> End {
+    run(seed, Plan::calm(2), 16, || {
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            let to = world::ip(1, 0);
+            send(ni(0, 0), to, 50 * SEC, "no connection");
+            let mut sums = Sums::default();
+            for dry in [None, Some(0)] {
+                w().dry = dry;
+                for file in kernel_core::files(0) {
+                    let _ = sums.cat(file);
+                }
+            }
+            w().dry = None;
+        });
+        for node in 0..2 {
+            down(node, 0..1);
+        }
         world::clean_all();
     })
 }

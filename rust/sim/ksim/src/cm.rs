@@ -277,6 +277,9 @@ fn send(id: &Id, mut packet: Packet) {
     }
     // SAFETY: Devices stay until the world ends.
     let dev = unsafe { &*id.dev };
+    if w().no_route == Some(id.node) && dev.software {
+        violation("the CM sends a message without a route, which soft-RoCE does not survive");
+    }
     // A reject of a request cannot wait: the CM sends it with the id. And the CM answers a REP by
     // itself. No driver could prevent a resend in that moment: when it destroys an attempt, the CM
     // sends a message, too.
@@ -1435,7 +1438,8 @@ pub unsafe extern "C" fn ro2ib_cm_reachability(id: *mut rdma_cm_id) -> ro2ib_cm_
         return ro2ib_cm_reachability_RO2IB_CM_REACHABLE;
     }
     // SAFETY: Devices stay until the world ends.
-    match unsafe { ((*i.dev).moved.is_some(), (*i.dev).up) } {
+    let (moved, up) = unsafe { ((*i.dev).moved.is_some(), (*i.dev).up) };
+    match (moved, up && w().no_route != Some(i.node)) {
         (true, _) => ro2ib_cm_reachability_RO2IB_CM_NO_ADDRESS,
         (false, false) => ro2ib_cm_reachability_RO2IB_CM_NO_ROUTE,
         (false, true) => ro2ib_cm_reachability_RO2IB_CM_REACHABLE,

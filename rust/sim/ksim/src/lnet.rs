@@ -512,6 +512,18 @@ fn request(msg: *mut Msg) -> ro2ib_send_req {
     req
 }
 
+/// Begins a call of the driver that sends or receives a message: reclaim may wait for that message.
+fn enter() {
+    world::enter();
+    w().sched.tasks[sched::current()].for_lnet += 1;
+}
+
+/// Ends such a call.
+fn leave() {
+    w().sched.tasks[sched::current()].for_lnet -= 1;
+    world::leave();
+}
+
 unsafe fn hand_over(msg: *mut Msg) {
     // SAFETY: As above; the driver's operations are valid while the NI is.
     unsafe {
@@ -523,9 +535,9 @@ unsafe fn hand_over(msg: *mut Msg) {
         m.until = m.given + (u64::from(w().plan.params.timeout) * 3 + 1) * SEC;
         let ni = m.ni;
         let send = ops(ni).send.expect("an operation");
-        world::enter();
+        enter();
         let rc = send((*ni).lnd, &req);
-        world::leave();
+        leave();
         if rc < 0 {
             if (*msg).owner != Owner::Lnd {
                 violation("a message was finalized, and then refused");
@@ -803,9 +815,9 @@ unsafe fn recv(ni: *mut Ni, rx: *mut c_void, msg: *mut Msg) {
         }
         w().lnet.held -= 1;
         let recv = ops(ni).recv.expect("an operation");
-        world::enter();
+        enter();
         let rc = recv((*ni).lnd, rx, &req);
-        world::leave();
+        leave();
         if rc < 0 && !msg.is_null() {
             if (*msg).owner != Owner::Lnd {
                 violation("a received message was finalized, and then refused");

@@ -281,17 +281,16 @@ pub fn new(class: &'static CStr) -> spinlock_t {
     }
 }
 
-/// Checks that `what`, which may wait until pages are cleaned, is not done under a mutex that the checks of all NIs
-/// take: one of these NIs may have to clean the pages.
-pub fn may_reclaim(what: &str) {
+/// Checks that the current task, which may wait for memory here, holds no mutex of this class: NIs that have to clean
+/// pages take it.
+pub fn may_wait_for_memory(class: &str) {
     let s = &w().sched;
-    let held = s
-        .tasks
-        .get(s.current)
-        .into_iter()
-        .flat_map(|task| &task.held);
-    for lock in held.filter(|held| text(held.name) == "Ifaces::list") {
-        violation(&format!("{what} with the mutex {lock:?}"));
+    if s.tasks[s.current]
+        .held
+        .iter()
+        .any(|h| text(h.name) == class)
+    {
+        violation(&format!("waits for memory and holds {class}"));
     }
 }
 

@@ -403,6 +403,10 @@ fn kmalloc(size: usize, flags: u32) -> *mut c_void {
     // __GFP_DIRECT_RECLAIM
     if flags & 0x400 != 0 {
         lock::might_sleep("kmalloc");
+        lock::may_wait_for_memory("Regions::list");
+        if w().no_wait == Some(sched::node()) && w().sched.tasks[sched::current()].for_lnet != 0 {
+            violation("a call of LNet waits for memory, and reclaim may wait for its message");
+        }
     }
     sched::point();
     if world::fails(world::Fault::Alloc) {

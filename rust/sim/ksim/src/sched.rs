@@ -91,6 +91,8 @@ pub struct Task {
     pub rcu: u32,
     /// A file system may wait for the task: it is no operation of an administrator.
     pub for_storage: bool,
+    /// Depth of calls of LNet that send or receive a message.
+    pub for_lnet: u32,
     state: State,
     at: usize,
     /// Next task that sleeps in the same bucket, or [`NONE`].
@@ -332,6 +334,7 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         nofs: 0,
         rcu: 0,
         for_storage: for_storage(name),
+        for_lnet: 0,
         state: State::Runnable,
         at: 0,
         before: NONE,

@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
 ) -> *mut workqueue_struct {
     lock::might_sleep("alloc_workqueue");
     // Its thread is made by another one, without the scope of the caller.
-    lock::may_reclaim("alloc_workqueue");
+    lock::may_wait_for_memory("Ifaces::list");
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
     }

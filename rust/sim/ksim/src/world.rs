@@ -368,6 +368,10 @@ pub struct World {
     pub no_gid: bool,
     /// The LID of the subnet manager is not known at the moment.
     pub no_sm: bool,
+    /// Node that has no route to other nodes at the moment, though its interfaces are up.
+    pub no_route: Option<usize>,
+    /// Node whose driver must not wait for memory in LNet's calls.
+    pub no_wait: Option<usize>,
     /// Script of the byzantine peer, if the world has one.
     pub foul: Option<byzantine::Foul>,
 }
@@ -480,6 +484,8 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         keeps_mrs: None,
         no_gid: false,
         no_sm: false,
+        no_route: None,
+        no_wait: None,
         foul: None,
     });
     trace_check::begin(looked_at || tell);
