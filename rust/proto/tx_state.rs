@@ -276,6 +276,13 @@ impl Tx {
         self.op
     }
 
+    /// Notes that the device got nothing of it: its work requests were refused together with an earlier one of another
+    /// tx. [`Tx::completed`] follows for each. A transmit with WRITEs is not resent, and may have had some of them
+    /// posted.
+    pub fn take_back(&mut self) {
+        self.posted &= !matches!(self.op, Op::Immediate | Op::PutReq);
+    }
+
     /// Counts `n` work requests that will be given to the device; WRITEs perhaps while it is still queued. For each
     /// work request that is refused, [`Tx::completed`] is called with an error.
     #[inline]

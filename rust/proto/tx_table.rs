@@ -509,6 +509,13 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         }
     }
 
+    /// Notes that the device got nothing of the tx at `index`: see [`Tx::take_back`].
+    pub fn take_back(&mut self, index: u16) {
+        if let Some(tx) = self.tx(index) {
+            tx.take_back();
+        }
+    }
+
     /// Counts `wrs` WRITEs of the tx at `index` that were pushed for [`NextTx::Part`]; `all`: only its message is left.
     pub fn chunk_posted(&mut self, index: u16, wrs: u16, all: bool) {
         if let Some(slot) = self.slots.get_mut(usize::from(index)) {

@@ -359,7 +359,13 @@ impl Inner {
             let (sq, _) = QpHandle::sq(&mut this.link).ok()?;
             SendQueue::next_unposted(sq)
         };
+        // The device has refused the first, and has not seen the others; or none, if it refused a receive.
+        let mut refused = unposted.rang;
         while let Some(context) = next(self) {
+            if let (false, Some(index)) = (refused, index_of(context)) {
+                self.txs.take_back(index);
+            }
+            refused = false;
             self.retire_failed(context, Cause::LocalFault);
         }
         Err(Cause::LocalFault)

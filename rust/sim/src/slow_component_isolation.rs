@@ -82,7 +82,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 33] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 34] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -136,6 +136,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 33] = [
         keeps_qps(seed, true)
     }),
     ("a device does not destroy a region", keeps_mrs),
+    ("a device refuses one message", refuses_one),
     ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
     ("LNet keeps the last request, messages finish", |seed| {
         keeps_last(seed, 3)
@@ -1121,6 +1122,40 @@ fn keeps_mrs(seed: u64) -> End {
         }
         done_on(0, "happens", move || world::unplug(device, false));
         done_on(0, "down", world::unload_unseen);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Sends messages of which the device refuses one when it is posted. It has got none of those that were posted with
+/// that one, behind it: they arrive over the next connection.
+fn refuses_one(seed: u64) -> End {
+    const MESSAGES: usize = 24;
+    run(seed, Plan::calm(2), 64, move || {
+        up(0, 1);
+        up(1, 1);
+        let there = world::ip(1, 0);
+        done_on(0, "user", move || {
+            send(ni(0, 0), there, 50 * SEC, "no connection");
+        });
+        let first = w().lnet.ops.len();
+        w().faulty = true;
+        let posted = w().calls[world::Fault::Post as usize];
+        w().plan.fault_nth[world::Fault::Post as usize] = Some(posted + 8 + seed);
+        done_on(0, "user", move || {
+            for _ in 0..MESSAGES {
+                let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(there), 200, false);
+            }
+        });
+        sched::sleep(20 * SEC);
+        let failed = w().lnet.ops[first..].iter().filter(|op| op.sent != Some(0));
+        // SAFETY: Queue pairs stay until the world ends.
+        let had: usize = w().all_qps.iter().map(|qp| unsafe { (**qp).had }).sum();
+        // The peer may have refused an answer instead.
+        if failed.count() > had + 1 && w().nodes[0].truth.refused_qps != 0 {
+            violation("a message fails that the device has not got");
+        }
+        down(0, 0..1);
         down(1, 0..1);
         world::clean_all();
     })

@@ -778,6 +778,8 @@ pub struct Qp {
     flushing: [bool; 2],
     /// The device refused a work request when it was posted.
     refused: bool,
+    /// Number of work requests that the device had then.
+    pub had: usize,
     /// Time when the queue pair entered the error state.
     failed_at: Option<u64>,
     /// Memory of flushed work requests that the device may still access, to write or to read: some
@@ -878,6 +880,7 @@ pub unsafe fn create_qp(
             stuck: false,
             flushing: [false; 2],
             refused: false,
+            had: 0,
             failed_at: None,
             late: Vec::new(),
             events: 0,
@@ -1758,6 +1761,7 @@ fn may_refuse(q: &Qp) -> bool {
 fn refused(q: &mut Qp) {
     if !q.refused {
         q.refused = true;
+        q.had = q.sq.len();
         // SAFETY: Devices stay until the world ends.
         true_counts::of(unsafe { (*q.dev).node }).refused_qps += 1;
     }
