@@ -86,9 +86,10 @@ impl WorkItem<UPPER> for Conn {
                 };
                 let taken = inner.txs.take_done(|tx, entry| finished.take_tx(tx, entry));
                 // If something is due that was held back for the last request, or for the doorbell of this worker, a
-                // round without a job pumps: LNet may keep the request, and then returns no credit. In the first round
-                // this worker has sent nothing yet.
-                let held_back = request.is_some() || taken.is_some() && n > 1;
+                // round without a job pumps: LNet may keep the request, and then returns no credit. The worker of
+                // another connection may have left the doorbell to this one before its first round, because both run
+                // in one thread.
+                let held_back = request.is_some() || taken.is_some();
                 if has_job(inner) || held_back && is_due(inner) {
                     this.upcall.stays();
                 }
