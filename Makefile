@@ -223,10 +223,15 @@ screenshot: ro2ibtop
 	draw healthy 150 && draw slow-peer 170 && draw dead-peer 195 && draw ended 150 --events
 
 # Installs without DKMS. DESTDIR= sets another root.
-release = $(shell cat $(KDIR)/include/config/kernel.release)
+release = $(shell cat $(KDIR)/include/config/kernel.release 2>/dev/null)
+built = $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko
 install:
-	install -D -m 644 $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko \
-		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
+	$(if $(release),,$(error KDIR=$(KDIR): not the headers of a kernel (no include/config/kernel.release)))
+ifeq ($(DESTDIR),)
+	@case $$(PATH=$$PATH:/usr/sbin:/sbin modinfo -F lnet $(built)) in \
+	lnet_lite*) echo '$(built) was built for lnet_lite, for tests: make LUSTRE=/path/to/built/tree' >&2; exit 1 ;; esac
+endif
+	install -D -m 644 $(built) $(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
 	# Programs that ro2iblnd-switch and ro2ib-report call, and hardware-day.

@@ -160,6 +160,26 @@ def logged(dnf, name):
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.parametrize("kind", ["kmod-rpm", "kmod-deb"])
+def test_a_package_of_a_module_needs_a_lustre(tree, tmp_path, kind):
+    """Checks that a package with a module for lnet_lite is made only on request."""
+    for name in ("rpmbuild", "dpkg-buildpackage", "dh"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    env = {k: v for k, v in os.environ.items() if k not in ("LUSTRE", "OFED")}
+    env |= {"PATH": f"{tmp_path}:{env['PATH']}", "KDIR": str(tree.parent / "kdir")}
+
+    def package(**more):
+        command = [os.path.join(HERE, "package"), kind, tmp_path / "dist"]
+        return subprocess.run(command, env=env | more, capture_output=True, text=True, check=False)
+
+    done = package()
+    assert done.returncode == 1 and "package: no LUSTRE=" in done.stderr and done.stderr.count("\n") == 1, done
+    # preflight complains about the made-up headers.
+    done = package(LUSTRE="lnet_lite")
+    assert done.returncode == 1 and "LUSTRE" not in done.stderr and "not configured" in done.stderr, done
+
+
 def test_a_kmod_is_installed_and_removed(dnf):
     status, out = dnf("install", "base", f"kernel-core-{KERNEL.removesuffix('.x86_64')}", "kmod-ro2iblnd")
     assert status == 0, out

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from fake_modules import module
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
@@ -59,6 +60,36 @@ def test_make_install_has_a_program_for_each_man_page(tmp_path):
     done = subprocess.run([root / "usr/sbin/ro2iblnd-preflight", "-k", KERNEL, kdir], capture_output=True, text=True)
     assert done.returncode == 1 and f"preflight: {kdir}: not configured" in done.stderr
     assert "No such file" not in done.stderr, done.stderr
+
+
+def test_make_install_refuses_a_module_for_tests_and_an_unknown_kernel(tmp_path):
+    """Checks that neither a module for lnet_lite, nor a module without a kernel, gets into the running system."""
+    (tmp_path / "bin").mkdir()
+    for name in ("install", "ln", "depmod"):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/called\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    kdir = tmp_path / "kdir"
+    (kdir / "include/config").mkdir(parents=True)
+    (kdir / "include/config/kernel.release").write_text(KERNEL + "\n")
+    called = tmp_path / "called"
+
+    def install(*args):
+        command = ["make", "-C", TOP, "install", f"OUT={tmp_path}", *args]
+        env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        return done.returncode, done.stderr
+
+    module(tmp_path / "ro2iblnd.ko", lnet="lnet_lite 0.1.0")
+    status, err = install(f"KDIR={kdir}")
+    assert status != 0 and "ro2iblnd.ko was built for lnet_lite, for tests: make LUSTRE=" in err, err
+    assert not called.exists()
+    assert install(f"KDIR={kdir}", f"DESTDIR={tmp_path}/root")[0] == 0
+    module(tmp_path / "ro2iblnd.ko", lnet="LNet 2.17.57")
+    assert install(f"KDIR={kdir}")[0] == 0
+    called.unlink()
+    status, err = install("KDIR=/nonexistent")
+    assert status != 0 and "KDIR=/nonexistent: not the headers of a kernel" in err, err
+    assert not called.exists()
 
 
 @pytest.fixture(scope="module")
