@@ -18,7 +18,7 @@ TOP = os.path.dirname(HERE)
 KERNEL, LATER, NEXT = (f"5.14.0-{n}.x86_64" for n in ("570.32.1.el9_6", "570.62.1.el9_6", "611.5.1.el9_7"))
 LUSTRE = "2.17.57"
 # Packages of the distribution that the driver's require. A stand-in, which has only a shell, provides them.
-BASE = "bash binutils kmod make gcc dkms"
+BASE = "bash binutils kmod xz zstd make gcc dkms"
 BUSYBOX = "busybox"
 
 

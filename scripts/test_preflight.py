@@ -1211,6 +1211,57 @@ def test_a_node_that_builds_nothing(node):
     assert f"no ro2iblnd for kernel {KERNEL}: install the package" in node.wrong()[0]
 
 
+@pytest.mark.parametrize(
+    ("program", "package"),
+    [
+        ("modinfo", "kmod"),
+        ("modprobe", "kmod"),
+        ("nm", "binutils"),
+        ("objdump", "binutils"),
+        ("objcopy", "binutils"),
+        ("xz", "xz-utils"),
+        ("zstd", "zstd"),
+    ],
+)
+def test_a_program_that_reads_modules_is_missing(node, program, package):
+    """Checks that preflight names the package, rather than a wrong cause or none."""
+    if program in ("xz", "zstd"):
+        for ko in (node.ko, node.root / f"lib/modules/{KERNEL}/extra/lnet.ko"):
+            if not shutil.which(program):
+                pytest.skip(f"no {program} here")
+            subprocess.run([program, "-q", "--rm" if program == "zstd" else "-z", ko], check=True)
+        depmod(node.root)
+    assert node.run()[0] == 0
+    programs = node.root / "programs"
+    programs.mkdir()
+    for path in (f"{folder}/{name}" for folder in ("/usr/sbin", "/usr/bin") for name in os.listdir(folder)):
+        name = os.path.basename(path)
+        if name != program and not (programs / name).is_symlink():
+            (programs / name).symlink_to(path)
+    for path in (node.root / "usr/lib/ro2iblnd").iterdir():
+        path.write_text(re.sub("^PATH=.*", f"PATH={programs}", path.read_text(), flags=re.M))
+    line, last = node.wrong()
+    assert f"no {program}: " in line
+    assert last == f"preflight: to install: apt install {package}"
+
+
+def test_modules_that_cannot_be_read(node):
+    """Checks a file that objdump cannot read, and that the symbols of an unreadable LNet count as unknown."""
+    lnet = node.root / f"lib/modules/{KERNEL}/extra/lnet.ko"
+    real = (node.root / "usr/lib/ro2iblnd/module-symbols").rename(node.root / "usr/lib/ro2iblnd/real")
+    script(
+        node.root / "usr/lib/ro2iblnd/module-symbols",
+        f'case $2 in */lnet.ko) echo "objdump: no" >&2; exit 1 ;; esac\nexec {real} "$@"',
+    )
+    line, last = node.wrong()
+    assert f"cannot read the symbols of {lnet}: objdump: no" in line and last == NOTHING
+    script(
+        node.root / "usr/lib/ro2iblnd/module-symbols",
+        f'case $2 in */ro2iblnd.ko) echo "nm: no" >&2; exit 1 ;; esac\nexec {real} "$@"',
+    )
+    assert f"cannot read the symbols of {node.ko}: nm: no" in node.wrong()[0]
+
+
 def test_secure_boot_of_a_node_that_builds_nothing(node, tmp_path):
     """Checks that no advice names a key of DKMS, which such a node does not have."""
     node.secure_boot()
