@@ -517,6 +517,8 @@ install)
 	[ -d "$tree/$kernel" ] || build "$kernel"
 	[ ! -e "/no-install-$kernel" ] || [ "$(cat "/no-install-$kernel")" != "$(cut -d' ' -f2 "$tree/$kernel/$arch/module/ro2iblnd.ko")" ] || exit 6
 	[ ! -e "$all/kernel-$kernel-$arch" ] || exit 5
+	# as Ctrl-C or a kill of the caller
+	[ ! -e "/interrupt-$kernel" ] || { rm "/interrupt-$kernel"; kill $PPID; exit 1; }
 	for file in "/lib/modules/$kernel/updates/ro2iblnd.ko"*; do
 		[ ! -e "$file" ] || { echo "Module version matches what is there already" >&2; exit 6; }
 	done
@@ -561,7 +563,7 @@ class Debian:
     def here(self, text):
         """Returns the text with its paths moved into this root."""
         return re.sub(
-            r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-)",
+            r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-|interrupt-)",
             f"{self.root}/",
             text,
         )
@@ -716,6 +718,28 @@ def test_an_update_that_cannot_be_built_leaves_the_module(debian, version, lacks
     assert debian.maintainer("postinst", version, "triggered", "/usr/src").returncode == 0
     assert debian.modules() == of_all(f"{version} two")
     assert {path.name for path in debian.dkms.glob("ro2iblnd/[0-9]*")} == {version}
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_an_interrupted_update_leaves_the_module(debian, version):
+    """Checks a dkms-rebuild that is killed when the old module was uninstalled and the new one is not installed."""
+    debian.installed()
+    debian.root.joinpath(f"interrupt-{FALLBACK}").touch()
+    done = debian.update(version)
+    assert f"ro2iblnd: the module for kernel {FALLBACK} stays as it was" in done.stderr, done
+    assert debian.modules()[FALLBACK] == "0.1.0 one"
+    assert debian.maintainer("postinst", version, "triggered", "/usr/src").returncode == 0
+    assert debian.modules() == of_all(f"{version} two")
+
+
+def test_an_interrupted_installation_leaves_the_module_installed_by_hand(debian):
+    by_hand = debian.root / "lib/modules" / FALLBACK / "updates/ro2iblnd.ko"
+    by_hand.parent.mkdir()
+    by_hand.write_text("by hand")
+    debian.package("0.1.0", "one")
+    debian.root.joinpath(f"interrupt-{FALLBACK}").touch()
+    debian.maintainer("postinst", "0.1.0", "configure", "")
+    assert by_hand.read_text() == "by hand"
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
