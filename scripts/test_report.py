@@ -365,6 +365,37 @@ def test_relevant_log_lines(root):
     assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
 
 
+# Lines of the kernel with the causes of trouble: first, what operators.md quotes.
+QUOTED = ("neighbour: arp_cache: neighbor table overflow!", "page allocation failure")
+CAUSES = (
+    "swiotlb buffer is full (sz: 4096 bytes), total 32768 (slots), used 32768 (slots)",
+    "DMAR: [DMA Write] Request device [3b:00.0] PASID ffffffff fault addr ffe00000",
+    "AMD-Vi: Event logged [IO_PAGE_FAULT device=3b:00.0 domain=0x0012 flags=0x0020]",
+    "arm-smmu-v3 arm-smmu-v3.0.auto: event 0x10 received:",
+    "ice 0000:3b:00.0 ens1f0: NIC Link is Down",
+    "hns3 0000:7d:00.0 enp125s0f0: link down",
+    "irdma 0000:3b:00.0: Fatal error",
+    "bond0: (slave ens1f0): link status definitely down, disabling slave",
+    "pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
+    "newnic 0000:3c:00.0: firmware is dead",
+    "Loading of module with unavailable key is rejected",
+)
+
+
+def test_causes_in_the_kernel_log(root):
+    """Checks the lines that the documents send an operator to look for, and those of the drivers of devices."""
+    with open(os.path.join(HERE, "../Documentation/operators.md"), encoding="utf-8") as f:
+        document = f.read()
+    assert all(f"`{line}`" in document for line in QUOTED)
+    driver = root.path / "sys/class/infiniband/new0/device/driver"
+    driver.parent.mkdir(parents=True)
+    driver.symlink_to("../../bus/pci/drivers/newnic")
+    said = ["[ 1.0] " + line for line in (*QUOTED, *CAUSES)]
+    noise = ["[ 2.0] usb 1-1: new device", "[ 2.0] systemd: Started a service of the device"]
+    root.program("dmesg", "cat <<'END'\n" + "\n".join([*said, *noise]) + "\nEND")
+    assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
+
+
 def test_splat_has_its_stack(root):
     """Checks a stack of which only one line, or none, names the module."""
     oops = [
