@@ -757,12 +757,14 @@ def test_lnet_of_another_kernel_by_a_weak_link(system):
 
 
 def test_lustre_in_the_configuration_file(system):
+    """Checks the setting, also if the last command of the file fails, and with the line ends of Windows."""
     tree = no_lnet(system)
-    write(system.root / "etc/ro2iblnd.conf", "LUSTRE=/else%k\n")
     (tree.parent / f"else{KERNEL}").symlink_to(tree)
-    status, out, _ = system.run()
-    assert status == 0
-    assert "(LUSTRE=)" in out
+    for text in ("LUSTRE=/else%k\n", "LUSTRE=/else%k\n[ -d /nowhere ] && OFED=/nowhere\n", "\r\nLUSTRE=/else%k\r\n"):
+        write(system.root / "etc/ro2iblnd.conf", "").write_bytes(text.encode())
+        status, out, err = system.run()
+        assert status == 0 and not err, err
+        assert "(LUSTRE=)" in out
     write(system.root / "etc/ro2iblnd.conf", "LUSTRE=/missing\n")
     assert "LUSTRE= in /etc/ro2iblnd.conf names" in system.wrong()[0]
 
@@ -774,6 +776,8 @@ def test_tools_in_the_configuration_file(system):
     assert system.run()[0] == 0
     del system.env["RUSTC"]
     assert "RUSTC=/nowhere/rustc: no such program" in system.wrong()[0]
+    write(system.root / "etc/ro2iblnd.conf", "").write_bytes(f"RUSTC={system.bin}/rustc\r\nOFED=/nowhere\r\n".encode())
+    assert "OFED= in /etc/ro2iblnd.conf names" in system.wrong()[0] and "/nowhere, which" in system.wrong()[0]
 
 
 @pytest.mark.parametrize("crc_form", ["section", "absolute"])
