@@ -1288,6 +1288,21 @@ def test_secure_boot_of_a_node_that_builds_nothing(node, tmp_path):
     assert "no ro2iblnd for kernel" in fault()
 
 
+def test_a_second_module_is_a_note(node):
+    """Checks a module that was installed by hand, which hides the module of the package."""
+    by_hand = node.root / f"lib/modules/{KERNEL}/updates/ro2iblnd.ko"
+    by_hand.parent.mkdir(parents=True)
+    shutil.copy(node.ko, by_hand)
+    (by_hand.parent / "ro2iblnd_kunit.ko").touch()
+    (by_hand.parent / "by-hand-ro2iblnd.ko.aside").touch()
+    depmod(node.root)
+    status, _, err = node.run()
+    assert status == 0 and f"note: two modules: {by_hand} is loaded, {node.ko} is not" in err, err
+    by_hand.unlink()
+    depmod(node.root)
+    assert "two modules" not in node.run()[2]
+
+
 def test_a_link_of_weak_modules(node):
     """The module of another kernel is right if its symbols are, and only there."""
     other = "6.12.0-test"
