@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -98,6 +99,15 @@ def test_two_nodes_that_work(root):
     assert "ip link" not in log and "devlink" not in log and "del_peer" not in log
     assert "rdma dev set" not in log
     assert text.count("the report") == 2 and "driver mlx5_core, interface ib0" in text
+
+
+def test_debugfs_that_cannot_be_read_is_named(root):
+    """Checks a user other than root, and a node without debugfs: neither proves that the driver has no NI."""
+    shutil.rmtree(root.path / "sys/kernel/debug/ro2iblnd")
+    steps, _, said = root.run()
+    assert steps["the NI"] == "FAILED" and "you are not root, or debugfs is not mounted" in said, said
+    root.put("sys/kernel/debug/other", "")
+    assert "ro2iblnd has no NI on o2ib" in root.run()[2]
 
 
 def test_faults_are_caused_and_undone(root):
