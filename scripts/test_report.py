@@ -472,6 +472,26 @@ def test_hung_program_is_not_waited_for(tmp_path, there):
     assert any("took too long" in text for what, text in sections if what.startswith("command: rdma")), sections
 
 
+def test_an_ended_report_does_not_look_complete(root, tmp_path):
+    """Checks a report that a signal ends, a complete one, and one that goes to a device."""
+    command, env = root.shell
+    out = tmp_path / "report.txt"
+    command = [*command, REPORT, "-s", "0.1", "-r", root.path, "-o"]
+    done = subprocess.run([*command, out], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{out}\n" and [path.name for path in tmp_path.glob("report*")] == ["report.txt"]
+    done = subprocess.run([*command, "/dev/stdout"], env=env, capture_output=True, text=True, check=True)
+    assert "==> " in done.stdout
+    out.unlink()
+    root.program("rdma", "sleep 60")
+    running = subprocess.Popen([*command, out], env=env)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "report.txt.part").exists() and not out.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.terminate()
+    assert running.wait(30) != 0
+    assert [path.name for path in tmp_path.glob("report*")] == ["report.txt.part"]
+
+
 def test_a_file_that_hangs_does_not_hold_it(root):
     """Checks a file that hangs: of the driver, or a counter that is read from the device's firmware."""
     os.mkfifo(root.path / "sys/class/infiniband/rxe0/ports/1/hw_counters/waits")
