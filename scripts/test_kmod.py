@@ -130,6 +130,7 @@ chmod 755 %{{buildroot}}/usr/sbin/*
     rpmbuild(top, made_up("kmod-lustre-client", version=LUSTRE))
     for version in ("25.10", "26.04"):
         rpmbuild(top, made_up("kmod-mlnx-ofa_kernel", version=version))
+        rpmbuild(top, made_up("mlnx-ofa_kernel-modules", version=version))
     run("createrepo_c", "-q", top / "rpms")
     return top / "rpms"
 
@@ -218,14 +219,17 @@ def test_kmod_and_dkms_replace_each_other(dnf):
     assert status == 0 and names(dnf) == {"kmod-ro2iblnd", "ro2iblnd-tools"}, out
 
 
-def test_a_kmod_for_ofed_requires_that_ofed(dnf):
-    status, out = dnf("install", "base", "kernel-core", "kmod-ro2iblnd-ofed")
+@pytest.mark.parametrize("ofed", ["kmod-mlnx-ofa_kernel", "mlnx-ofa_kernel-modules"])
+def test_a_kmod_for_ofed_requires_that_ofed(dnf, ofed):
+    """Checks both packages of OFED: the second is that of an OFED that was built for one kernel (without KMP)."""
+    other = ({"kmod-mlnx-ofa_kernel", "mlnx-ofa_kernel-modules"} - {ofed}).pop()
+    status, out = dnf("install", f"--exclude={other}", "base", "kernel-core", "kmod-ro2iblnd-ofed")
     assert status == 0, out
-    assert run("rpm", f"--root={dnf.root}", "-q", "--qf", "%{VERSION}", "kmod-mlnx-ofa_kernel") == "25.10"
+    assert run("rpm", f"--root={dnf.root}", "-q", "--qf", "%{VERSION}", ofed) == "25.10"
     status, out = dnf("install", "kmod-ro2iblnd")
     assert status != 0 and "conflicts" in out, out
-    assert dnf("update", "kmod-mlnx-ofa_kernel")[0] == 0
-    assert run("rpm", f"--root={dnf.root}", "-q", "--qf", "%{VERSION}", "kmod-mlnx-ofa_kernel") == "25.10"
+    assert dnf("update", f"--exclude={other}", ofed)[0] == 0
+    assert run("rpm", f"--root={dnf.root}", "-q", "--qf", "%{VERSION}", ofed) == "25.10"
 
 
 def test_the_debian_package_of_a_module(tree, tmp_path):
