@@ -162,6 +162,26 @@ fn flaps_of_a_large_server_are_remembered() {
     assert_eq!(app.nis[0].kind, "fine");
 }
 
+/// Checks that repeated restarts of a peer also name the other cause: two nodes with one NID end each other's
+/// connection.
+#[test]
+fn a_peer_that_restarts_repeatedly_may_be_two_nodes() {
+    let words = |times: &[f64], cause| {
+        let events: Vec<_> = times.iter().map(|time| closed(7, cause, *time)).collect();
+        let mut app = App::default();
+        let mut peers = connected(8);
+        peers.retain(|peer| peer.nid == "10.0.1.7@o2ib");
+        look(&mut app, 1000.0, &events, peers);
+        app.items[0].verdict.words.clone()
+    };
+    let two = "the peer was restarted, or two nodes have its address";
+    let thrice = [970.0, 980.0, 990.0];
+    assert!(words(&thrice, "PeerRestarted").starts_with("broke 3 times in 30 s, last 10 s ago: "));
+    assert!(words(&thrice, "PeerRestarted").ends_with(two));
+    assert!(!words(&thrice, "PeerClosed").contains("two nodes"));
+    assert!(!words(&thrice[1..], "PeerRestarted").contains("two nodes"));
+}
+
 /// Checks that a client that unmounts (its connection closes) or restarts (a new incarnation) is not reported as a
 /// problem of this node.
 #[test]

@@ -153,8 +153,13 @@ fn breaks(ni: &Ni, peer: &str, now: f64, back: Option<Data>) -> Option<Verdict> 
         first = event.time;
     }
     let newest = newest.filter(|_| n >= BREAKS)?;
+    // Two nodes with one NID end each other's connection in this way.
+    let two = match newest.cause.as_str() {
+        "PeerRestarted" => ", or two nodes have its address",
+        _ => "",
+    };
     let words = format!(
-        "broke {n} times in {}, last {} ago: {}",
+        "broke {n} times in {}, last {} ago: {}{two}",
         ago(now, first),
         ago(now, newest.time),
         because(&newest.cause, &newest.detail, back)
