@@ -123,5 +123,8 @@ def test_ro2ibtop_watches_the_counters_of_lost_packets():
     assert len(lost) == 5
     told = {name for row in lost for cell in row[1:3] for name in re.findall(r"`(\w+)`", cell)}
     code = read("scripts/ro2ibtop/src/verdict/of_ni.rs").partition("const RETRIES: ")[2].partition("];")[0]
-    assert told <= set(re.findall(r'"(\w+)"', code))
-    assert int(re.match(r"\[&str; (\d+)\]", code)[1]) == len(re.findall(r'"(\w+)"', code))
+    others = re.search(r"^Lost packets of other devices: (.*?)(?:\n\n|\Z)", section, re.MULTILINE | re.DOTALL)[1]
+    told |= {re.sub(r"\s+", " ", name) for name in re.findall(r"`([\w\s]+)`", others)}
+    assert {"RTO", "Nak Sequence Error", "max_retry_exceeded"} < told
+    names = re.findall(r'"([\w ]+)"', code)
+    assert told == set(names) and int(re.match(r"\[&str; (\d+)\]", code)[1]) == len(names)

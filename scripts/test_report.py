@@ -18,6 +18,7 @@ NI = "10.0.0.1@o2ib"
 # A port as soft-RoCE shows it.
 PORT = {
     "hw_counters/completer_retry_err": "7",
+    "hw_counters/Nak Sequence Error": "5",
     "counters/symbol_error": "0",
     "state": "4: ACTIVE",
     "link_layer": "Ethernet",
@@ -128,6 +129,7 @@ def test_memory_and_partitions_are_reported(root):
     assert named(sections, "/proc/meminfo") == ["MemFree: 12 kB\n"] * 2
     assert named(sections, "/sys/class/infiniband/rxe0/hw_counters/of_the_device") == ["3\n"] * 2
     assert named(sections, "/sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err") == ["7\n"] * 2
+    assert named(sections, "/sys/class/infiniband/rxe0/ports/1/hw_counters/Nak Sequence Error") == ["5\n"] * 2
     assert named(sections, "/sys/class/infiniband/rxe0/ports/1/state") == ["4: ACTIVE\n"]
     assert named(sections, "/sys/class/net/ib0/pkey") == ["0x8001\n"]
     assert named(sections, "/sys/module/ro2iblnd/parameters/access") == ["\n"]

@@ -20,7 +20,10 @@ use std::{
 
 use ro2ibtop::{
     device_counters::Counters,
-    source::Files, //
+    source::{
+        self,
+        Files, //
+    }, //
 };
 
 /// Directory with a node's `sys` and `proc`, deleted on drop.
@@ -75,6 +78,20 @@ impl Drop for Node {
 
 fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Checks names with blanks, as irdma has them, in a running kernel and in a report.
+#[test]
+fn names_of_counters_may_have_blanks() {
+    let node = Node::new("blanks");
+    let name = "sys/class/infiniband/mlx5_0/ports/1/hw_counters/Nak Sequence Error";
+    fs::write(node.0.join(name), "3\n").unwrap();
+    let mut files = Files::new();
+    assert!(Counters::looking_in(node.proc()).read(&node.0, "mlx5_0", &mut files));
+    assert_eq!(files[name], "3");
+    let ni = "==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==\nni=10.0.0.1@o2ib device=mlx5_0\n";
+    let samples = source::report(&format!("{ni}==> /{name} <==\n3\n"));
+    assert_eq!(samples[0].nis[0].hardware["Nak Sequence Error"], 3);
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Counters of devices that rise when packets are lost and retried.
-const RETRIES: [&str; 10] = [
+const RETRIES: [&str; 17] = [
     "completer_retry_err",
     "retry_exceeded_err",
     "rcvd_seq_err",
@@ -35,6 +35,15 @@ const RETRIES: [&str; 10] = [
     "packet_seq_err",
     "out_of_sequence",
     "roce_adp_retrans",
+    // bnxt_re
+    "implied_nak_seq_err",
+    "max_retry_exceeded",
+    // irdma
+    "RTO",
+    "Nak Sequence Error",
+    "Nak Sequence Error Implied",
+    "Rcvd Out of order packets",
+    "RetransSegs",
 ];
 
 /// Seconds for which the start of an NI is reported.
