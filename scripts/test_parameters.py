@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Comparison of the documents about module parameters, and about counters of devices, with the code. Run: pytest
-scripts
+"""Comparison of the documents about module parameters, counters of devices, log lines and verdicts with the code. Run:
+pytest scripts
 """
 
 import glob
@@ -128,3 +128,52 @@ def test_ro2ibtop_watches_the_counters_of_lost_packets():
     assert {"RTO", "Nak Sequence Error", "max_retry_exceeded"} < told
     names = re.findall(r'"([\w ]+)"', code)
     assert told == set(names) and int(re.match(r"\[&str; (\d+)\]", code)[1]) == len(names)
+
+
+STRING = r'"(?:[^"\\]|\\[\s\S])*"'
+
+
+def strings(text):
+    """Returns the strings of a program, as they are printed. Strings beside each other are one."""
+    text = re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
+    for found in re.findall(rf"{STRING}(?:[\sA-Z0-9_]*{STRING})*", text):
+        found = "".join(re.findall(STRING, found)).replace('\\"', "\0").replace('"', "").replace("\0", '"')
+        yield re.sub(r"\\n$", "", re.sub(r"\\\n\s*", "", found))
+
+
+def sources(*folders):
+    for folder in folders:
+        for path in sorted(glob.glob(os.path.join(TOP, folder, "**/*.[rc]*"), recursive=True)):
+            yield read(path)
+
+
+def log_lines():
+    """Returns the text of each line that the driver logs."""
+    for text in (read("rust/ro2iblnd.rs"), *sources("rust/lnd", "rust/lnet", "rust/rdma", "rust/shim")):
+        for call in re.finditer(r"\b(?:warn_limited!|warn_noise!|say!|pr_(?!fmt)[a-z_]+!?)\(", text):
+            yield from list(strings(text[call.end() :][:600]))[:1]
+
+
+def verdicts():
+    for text in sources("scripts/ro2ibtop/src/verdict"):
+        yield from strings(text)
+
+
+@pytest.mark.parametrize(("texts", "least"), [(log_lines, 70), (verdicts, 60)])
+def test_each_line_is_in_the_reference(texts, least):
+    """Compares the longest constant part of each line with the document, which may shorten it by "..."."""
+    document = re.sub(r"\s+", " ", read(DOCUMENTS, "reference.md"))
+
+    def documented(part):
+        cuts = [part[: match.start()] for match in re.finditer("[ ,;:/]", part)]
+        short = (re.escape(cut) + r"[,;:/]? ?\.\.\." for cut in cuts if " " in cut)
+        return part in document or any(re.search(pattern, document) for pattern in short)
+
+    parts = set()
+    for text in texts():
+        pieces = (piece.strip(" :;,()") for piece in re.split(r"\{[^}]*\}|\w*=?%[-.*\d]*l*[a-z]|\w+=", text))
+        part = max(pieces, key=len)
+        if " " in part:
+            parts.add(part)
+    assert len(parts) >= least
+    assert not sorted(part for part in parts if not documented(part))
