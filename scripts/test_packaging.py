@@ -37,6 +37,12 @@ def test_every_option_of_ro2ibtop_is_in_its_man_page():
     assert {one or other for one, other in man} == code
 
 
+def test_every_variable_of_the_configuration_is_in_the_man_page():
+    page = read("scripts/packaging/man/ro2iblnd-preflight.8").partition(".Sh FILES")[2].partition(".Sh ")[0]
+    variables = set(re.findall(r"^#?([A-Z]+)=", read("scripts/packaging/ro2iblnd.conf"), re.MULTILINE))
+    assert set(re.findall(r"^\.Ql ([A-Z]+)=", page, re.MULTILINE)) == variables and len(variables) > 3
+
+
 def test_all_have_one_version():
     version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
     assert re.search(r'^version = "(.*)"', read("scripts/ro2ibtop/Cargo.toml"), re.MULTILINE)[1] == version
