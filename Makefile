@@ -234,8 +234,8 @@ endif
 	install -D -m 644 $(built) $(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
-	# Programs that ro2iblnd-switch and ro2ib-report call, and hardware-day.
-	for file in preflight lnet-find ofed-find which-kernel-crate rust-flags module-symbols hardware-day; do \
+	# preflight without the sources checks only whether the kernel will load the module, and calls module-symbols.
+	for file in preflight module-symbols hardware-day; do \
 		install -D -m 755 scripts/$$file $(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
 	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
 	if [ -e .ro2ibtop/release/ro2ibtop ]; then \

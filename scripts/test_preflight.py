@@ -1163,7 +1163,7 @@ def test_two_faults_are_two_lines(system):
 @pytest.fixture
 def node(system):
     """Node with a package of the built module and of the tools: no headers, no compilers, no sources of Lustre."""
-    for name in ("preflight", "which-kernel-crate", "rust-flags", "lnet-find", "ofed-find", "module-symbols"):
+    for name in ("preflight", "module-symbols"):
         path = system.root / "usr/lib/ro2iblnd" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(os.path.join(HERE, name), path)
