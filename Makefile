@@ -18,7 +18,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-demo deb rpm test-packages ro2ibtop sim sim-long sim-defects sim-mutants fuzz kmod kmod-deb,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-demo deb rpm test-packages ro2ibtop sim sim-long sim-defects sim-mutants fuzz kmod kmod-deb install-tools,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -232,12 +232,7 @@ ifeq ($(DESTDIR),)
 	lnet_lite*) echo '$(built) was built for lnet_lite, for tests: make LUSTRE=/path/to/built/tree' >&2; exit 1 ;; esac
 endif
 	install -D -m 644 $(built) $(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
-	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
-	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
-	# preflight without the sources checks only whether the kernel will load the module, and calls module-symbols.
-	for file in preflight module-symbols hardware-day; do \
-		install -D -m 755 scripts/$$file $(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
-	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
+	+$(MAKE) --no-print-directory install-tools
 	if [ -e .ro2ibtop/release/ro2ibtop ]; then \
 		install -D -m 755 .ro2ibtop/release/ro2ibtop $(DESTDIR)/usr/bin/ro2ibtop; fi
 	for page in scripts/packaging/man/*; do \
@@ -246,6 +241,15 @@ endif
 	# The root of a system has modules.dep; a DESTDIR that is only packed has no such list.
 	if [ -z "$(DESTDIR)" ] || [ -e "$(DESTDIR)/lib/modules/$(release)/modules.dep" ]; then \
 		depmod $(if $(DESTDIR),-b $(DESTDIR)) -a $(release); fi
+
+# The tools for operators on a node without the sources, also for the packages with the module.
+install-tools:
+	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
+	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
+	# preflight without the sources checks only whether the kernel will load the module, and calls module-symbols.
+	for file in preflight module-symbols hardware-day; do \
+		install -D -m 755 scripts/$$file $(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
+	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
 
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
@@ -296,4 +300,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/which-kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-demo lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install test-packages clean help
+.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-demo lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm kmod kmod-deb install install-tools test-packages clean help

@@ -38,8 +38,8 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """Returns a folder with the sources in the layout of scripts/package. Its Makefile only writes what it was called
-    with, and copies a made-up module."""
+    """Returns a folder with the sources in the layout of scripts/package. Its Makefile writes what it was called with,
+    copies a made-up module, and installs the tools."""
     top = tmp_path_factory.mktemp("kmod")
     tree = top / f"ro2iblnd-{VERSION}"
     shutil.copytree(os.path.join(HERE, "packaging/man"), tree / "man")
@@ -53,7 +53,8 @@ def tree(tmp_path_factory):
         if os.path.isfile(os.path.join(HERE, name)) and not name.endswith(".py"):
             shutil.copy(os.path.join(HERE, name), scripts)
     ko = module(top / "ro2iblnd.ko", vermagic=f"{KERNEL} SMP mod_unload modversions ")
-    (tree / "src/Makefile").write_text(f"modules:\n\tcp {ko} ro2iblnd.ko\n\techo '$(MAKEOVERRIDES)' >args\n")
+    tools = re.search(r"^install-tools:\n(\t.*\n)+", read("Makefile"), re.MULTILINE)[0]
+    (tree / "src/Makefile").write_text(f"modules:\n\tcp {ko} ro2iblnd.ko\n\techo '$(MAKEOVERRIDES)' >args\n{tools}")
     kdir = top / "kdir"
     (kdir / "include/config").mkdir(parents=True)
     (kdir / "include/config/kernel.release").write_text(KERNEL + "\n")
