@@ -34,7 +34,8 @@ TREE = 24
 KEPT_KIB = 24 << 10
 PROBES = 400
 # Lustre repeats a request for a lost answer after a timeout, and has learnt from earlier faults that answers take long:
-# at_max limits that time. Much I/O delays its check, too. See "Long stalls of Lustre" in Documentation/interop.md.
+# at_max limits that time. Much I/O delays its check, too. See "Long stalls of Lustre" in
+# Documentation/ko2iblnd-differences.md.
 AT_MAX = 600
 HUNG = "/proc/sys/kernel/hung_task_timeout_secs"
 # After a stall of this many seconds the test collects the driver's state, LNet's state of its peers, and the stacks of

@@ -7,10 +7,10 @@ messages fail. The test checks when LNet messages flow again, and with two rails
 rails are used again.
 
 In the end each node has to answer the other. ko2iblnd may be unable to: soft-RoCE refuses its registrations, and each
-refusal breaks a connection ("ko2iblnd on soft-RoCE" in Documentation/interop.md). So a ping may stay without an answer
-if its node was refused a registration in that time, and ro2iblnd was not. That node then does not have to stop cleanly,
-because it cannot. For the same reason LNet may avoid the returned rail of two for a minute or longer: rail_health.py
-detects that. The table marks such rounds.
+refusal breaks a connection ("ko2iblnd on soft-RoCE" in Documentation/ko2iblnd-differences.md). So a ping may stay
+without an answer if its node was refused a registration in that time, and ro2iblnd was not. That node then does not
+have to stop cleanly, because it cannot. For the same reason LNet may avoid the returned rail of two for a minute or
+longer: rail_health.py detects that. The table marks such rounds.
 """
 
 import contextlib
