@@ -62,10 +62,7 @@ use crate::{
         SendPolicy,
         LEAVE_LOOK_MS, //
     },
-    proto::{
-        cause::Cause,
-        constants::QueueDepth, //
-    },
+    proto::cause::Cause,
     rdma::{
         atomic::{
             Acquire,
@@ -528,8 +525,6 @@ impl NiDevice {
                 peer.close(Cause::Denied);
                 return;
             }
-            // The administrator may have changed the depth of the peer, too.
-            peer.with(|inner| inner.policy.known.depth = QueueDepth::MAX);
             peer.for_each_conn(|conn| conn.check_now());
         });
     }

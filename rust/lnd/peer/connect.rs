@@ -53,6 +53,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        constants::QueueDepth,
         handshake::{
             check_peer,
             ConnReq,
@@ -196,11 +197,16 @@ impl<C: Connection> Peer<C> {
     /// Starts one attempt that the policy has already counted, in that `turn`.
     pub(super) fn attempt(self: &Arc<Self>, turn: ConnectPriority) {
         let now_ms = self.ni.now_ms();
+        let depth = self.ni.depth();
         let mut known = self.with(|inner| {
             inner.asked_ms = now_ms;
+            // To request more than the peer accepts costs a rejected request.
+            if core::mem::replace(&mut inner.offered, depth) != depth {
+                inner.policy.known.depth = QueueDepth::MAX;
+            }
             inner.policy.known
         });
-        known.depth = known.depth.min(self.ni.depth());
+        known.depth = known.depth.min(depth);
         let made = if !self.ni.lnet.allows(self.nid.raw()) {
             Err(Cause::Denied)
         } else if self.ni.retained_rx.are_too_many(self.nid) {

@@ -49,6 +49,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        constants::QueueDepth,
         nid::Nid, //
     },
     rdma::{
@@ -328,6 +329,8 @@ pub(crate) struct PeerInner<C> {
     heard_ms: u64,
     /// Time of the start of the last attempt, on the NI's clock.
     asked_ms: u64,
+    /// Depth that the NI offered then. If it offers another one, the limit that the peer has set is forgotten.
+    offered: QueueDepth,
     /// Time of the end of the last connection, on the NI's clock.
     lost_ms: u64,
     /// State in the connect queue.
@@ -382,6 +385,7 @@ impl<C: Connection> Peer<C> {
             last_cause: None,
             heard_ms: ni.now_ms(),
             asked_ms: 0,
+            offered: ni.depth(),
             lost_ms: 0,
             turn: QueueState::Nowhere,
             called_ms: 0,
