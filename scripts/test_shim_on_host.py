@@ -207,7 +207,6 @@ int runs, stores;
 
 # LNet, and the module list, of which a driver takes the name of ko2iblnd. `calls` has a letter for each step.
 REGISTER = """
-#define KBUILD_MODNAME "ro2iblnd"
 #define READ_ONCE(x) (x)
 #define pr_err(...) ((void)0)
 #define pr_warn(...) ((void)0)
@@ -219,7 +218,7 @@ static struct lnet_lnd ro2ib_lnd, other;
 static const struct ro2ib_lnd_ops *ro2ib_ops;
 static void *ro2ib_driver;
 struct kobject { struct kobject *parent; };
-static struct module { struct { struct kobject kobj; } mkobj; } the_module;
+static struct module { const char *name; struct { struct kobject kobj; } mkobj; } the_module = { "ro2iblnd" };
 #define THIS_MODULE (&the_module)
 static int ro2ib_late_work, name_error;
 char calls[99];

@@ -33,7 +33,7 @@ int ro2ib_module_link_add(void)
 	struct kobject *self = &THIS_MODULE->mkobj.kobj;
 	int rc;
 
-	if (!strcmp(KBUILD_MODNAME, RO2IB_LINK_NAME))
+	if (!strcmp(THIS_MODULE->name, RO2IB_LINK_NAME))
 		return 0;
 
 	rc = sysfs_create_link_nowarn(self->parent, self, RO2IB_LINK_NAME);
