@@ -407,7 +407,7 @@ type RateLimiter = RateLimit<KVec<SourceBucket>>;
 
 /// Creates an unused rate limit. May sleep.
 fn rate_limiter(rates: Rates) -> Result<RateLimiter> {
-    let buckets = KVec::from_elem(SourceBucket::UNUSED, PARTS, GFP_KERNEL)?;
+    let buckets = KVec::from_elem(SourceBucket::default(), PARTS, GFP_KERNEL)?;
     Ok(RateLimit::new(rates, random::u64(), buckets))
 }
 

@@ -51,9 +51,10 @@ pub fn has_room(mute: bool, waiting: usize, told: impl Iterator<Item = bool>) ->
 }
 
 /// Knowledge of the peer about the end of one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LingerState {
     /// Nothing was sent.
+    #[default]
     Open,
     /// Our DREQ is on its way; nothing was received.
     Said,
@@ -65,8 +66,8 @@ enum LingerState {
     Over,
 }
 
-/// Disconnect of one connection.
-#[derive(Clone, Copy, Debug)]
+/// Disconnect of one connection; the default is the state of a new one.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CmIdLinger {
     state: LingerState,
     /// The connection was released, and its id stayed.
@@ -74,12 +75,6 @@ pub struct CmIdLinger {
 }
 
 impl CmIdLinger {
-    /// State of a new connection.
-    pub const NEW: Self = Self {
-        state: LingerState::Open,
-        stayed: false,
-    };
-
     /// Notes that our DREQ is about to be sent, on a connection that was established.
     pub fn said(&mut self) {
         self.state = match self.state {
@@ -152,7 +147,7 @@ mod tests {
 
     #[test]
     fn an_unanswered_farewell_keeps_the_id() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         assert!(!f.is_unanswered());
         f.said();
         assert!(f.is_unanswered());
@@ -168,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_answer_ends_the_waiting() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.said();
         assert!(f.released());
         f.heard();
@@ -181,7 +176,7 @@ mod tests {
     fn dreq_of_the_peer_is_answered_when_a_route_exists() {
         // The peer's DREQ arrives first, and there is no route: the id is not freed yet, because that would send an
         // answer.
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.heard();
         assert!(!f.leaves());
         f.no_route();
@@ -192,7 +187,7 @@ mod tests {
         assert!(!f.leaves());
         assert!(f.waits() && f.is_mute());
         // It crosses ours.
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.said();
         f.heard();
         assert!(!f.leaves());
@@ -200,7 +195,7 @@ mod tests {
         assert!(!f.leaves());
         assert!(f.released());
         // It comes while there is none.
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.no_route();
         assert!(!f.leaves());
         f.heard();
@@ -212,7 +207,7 @@ mod tests {
 
     #[test]
     fn an_answer_before_the_release_does_not() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.said();
         f.heard();
         assert!(!f.leaves());
@@ -223,7 +218,7 @@ mod tests {
 
     #[test]
     fn id_does_not_linger_after_the_peers_dreq() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.heard();
         assert!(!f.leaves());
         f.said();
@@ -233,7 +228,7 @@ mod tests {
 
     #[test]
     fn id_without_a_route_is_kept() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.no_route();
         assert!(!f.leaves());
         assert!(f.is_mute() && f.is_unanswered());
@@ -250,13 +245,13 @@ mod tests {
 
     #[test]
     fn dreq_is_not_repeated_without_a_route() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.said();
         f.no_route();
         assert!(!f.leaves());
         assert!(!f.is_unanswered());
         assert!(!f.released());
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.said();
         assert!(f.released());
         f.no_route();
@@ -267,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_mute_one_can_be_given_up() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         f.no_route();
         assert!(!f.leaves());
         assert!(f.released());
@@ -310,7 +305,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_failed_keeps_nothing() {
-        let mut f = CmIdLinger::NEW;
+        let mut f = CmIdLinger::default();
         assert!(!f.released());
         f.said();
         f.over();

@@ -153,9 +153,10 @@ pub enum SendPolicy {
 }
 
 /// State of the interface of an NI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
     /// It is up, and has carrier and the address of the NI.
+    #[default]
     Up,
     /// It is up and has the address of an NI on InfiniBand, and IPoIB has no carrier: the port is down, or the subnet
     /// manager has not let IPoIB join its multicast group yet. Connections do not need IPoIB.
@@ -199,12 +200,12 @@ pub struct FailoverStep {
     pub rescan: bool,
 }
 
-/// Link state of one NI.
-#[derive(Clone, Copy, Debug)]
+/// Link state of one NI; the default is an open link.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LinkState {
     interface: Interface,
-    device: bool,
-    port: bool,
+    no_device: bool,
+    port_down: bool,
     /// LNet had another NI at the last check.
     other: bool,
     /// It was closed at the last check.
@@ -251,28 +252,6 @@ pub struct DeviceState {
     pub unusable_logged: i32,
 }
 
-impl Default for LinkState {
-    /// Creates an open link.
-    fn default() -> Self {
-        Self {
-            interface: Interface::Up,
-            device: true,
-            port: true,
-            other: false,
-            closed: false,
-            lost_ms: None,
-            ended: false,
-            leaving_ms: None,
-            told: false,
-            stirred_ms: None,
-            address: DeviceTracker::default(),
-            device_state: DeviceState::default(),
-            deleting_ms: None,
-            deletion_logged: false,
-        }
-    }
-}
-
 impl LinkState {
     /// Records the state of the interface.
     pub fn interface(&mut self, interface: Interface) {
@@ -284,13 +263,13 @@ impl LinkState {
 
     /// Records that there is a device. [`LinkState::port`] reports the state of its port.
     pub fn attached(&mut self) {
-        self.device = true;
+        self.no_device = false;
     }
 
     /// Records that the device is removed, or that the NI loses it: the caller ends all connections, and asks
     /// [`LinkState::look`] whether LNet has another NI.
     pub fn detached(&mut self, now_ms: u64) {
-        self.device = false;
+        self.no_device = true;
         self.closed = true;
         let _ = self.lost_ms.get_or_insert(now_ms);
         self.ended = true;
@@ -299,19 +278,19 @@ impl LinkState {
     /// Records whether the port of the device is active. Returns whether that decides about the use of connections.
     pub fn port(&mut self, active: bool) -> bool {
         let carried = self.carries();
-        self.port = active;
+        self.port_down = !active;
         self.carries() != carried
     }
 
     /// Returns whether the port was active at the last query.
     pub fn is_port_active(&self) -> bool {
-        self.port
+        !self.port_down
     }
 
     /// Resets the state of the device, because the NI gets another one, whose port is `active` or not. The address
     /// counts as possibly moved.
     pub fn bound(&mut self, now_ms: u64, active: bool) {
-        self.port = active;
+        self.port_down = !active;
         self.device_state = DeviceState::default();
         self.address.recheck(now_ms);
     }
@@ -346,10 +325,10 @@ impl LinkState {
 
     /// Returns why it is closed.
     pub fn why(&self) -> Cause {
-        match (self.device, self.device_state.shut) {
-            (false, _) => Cause::DeviceGone,
-            (true, true) => Cause::LocalFault,
-            (true, false) => Cause::LinkDown,
+        match (self.no_device, self.device_state.shut) {
+            (true, _) => Cause::DeviceGone,
+            (false, true) => Cause::LocalFault,
+            (false, false) => Cause::LinkDown,
         }
     }
 
@@ -365,7 +344,7 @@ impl LinkState {
 
     /// Returns whether established connections can be used.
     fn carries(&self) -> bool {
-        self.has_interface() && self.device && self.port && !self.device_state.shut
+        self.has_interface() && !self.no_device && !self.port_down && !self.device_state.shut
     }
 
     /// Returns whether connections ended because they have no link, or will lose it: a connection that is established

@@ -65,13 +65,13 @@ pub enum Check {
     All,
 }
 
-/// Liveness of one connection.
+/// Liveness of one connection; the default is the state of a new one.
 ///
 /// # Invariants
 ///
 /// While [`Liveness::next_ms`] returns a time, the caller's timer checks within it. It returns none while nothing waits
 /// and no probe is requested, or while there is no [`ProbeInterval`]; when that is set the timer must check at once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Liveness {
     /// Something waited at the last check.
     waits: bool,
@@ -82,13 +82,6 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// State of a new connection.
-    pub const NEW: Self = Self {
-        waits: false,
-        asked: false,
-        probed: false,
-    };
-
     /// Notes a message of the peer.
     #[inline]
     pub fn heard(&mut self) {
@@ -210,7 +203,7 @@ mod tests {
         fn with(probe_ms: u32) -> Self {
             Self {
                 probe: ProbeInterval::of_ms(probe_ms),
-                silence: Liveness::NEW,
+                silence: Liveness::default(),
                 now: 0,
                 sent: 0,
                 heard: 0,

@@ -78,21 +78,13 @@ pub fn timer_units(packet_life_time: u8) -> u32 {
 /// Recommended number of buckets: in a cluster of ten thousand clients some twenty share one.
 pub const PARTS: usize = 512;
 
-/// Use by the addresses that share a bucket.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+/// Use by the addresses that share a bucket; the default is none.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceBucket {
     /// Time when all use is restored.
     restored_ms: u64,
     /// Time of the last use.
     taken_ms: u64,
-}
-
-impl SourceBucket {
-    /// No use.
-    pub const UNUSED: Self = Self {
-        restored_ms: 0,
-        taken_ms: 0,
-    };
 }
 
 /// Rate limit of all addresses, with the buckets in the memory `B`. The times are on any clock in milliseconds.
@@ -167,7 +159,10 @@ mod tests {
 
     const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    const UNUSED: SourceBucket = SourceBucket::UNUSED;
+    const UNUSED: SourceBucket = SourceBucket {
+        restored_ms: 0,
+        taken_ms: 0,
+    };
 
     type TestLimit<'a> = RateLimit<&'a mut [SourceBucket]>;
 
