@@ -76,7 +76,7 @@ pub(crate) struct Hca {
     bad_pkeys_before: u32,
     bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
-    pub(crate) mbps: Atomic<u32>,
+    mbps: Atomic<u32>,
     /// Active MTU of the port in bytes, 0 if it is not known.
     mtu: Atomic<u32>,
     active: Atomic<bool>,
@@ -152,11 +152,7 @@ impl Hca {
     ///
     /// The reason for LNet if the device is unusable, or memory is missing.
     pub(crate) fn new(port: u32, shares: DeviceShares) -> Result<Arc<Self>, StartError> {
-        let DeviceShares {
-            device,
-            regions,
-            queues,
-        } = shares;
+        let device = shares.device;
         let attrs = device.attrs();
         let (mr_pages, mr_page) = region_pages(&attrs)?;
         let pd = Pd::alloc(device.clone())
@@ -176,8 +172,8 @@ impl Hca {
             device,
             reserves,
             pd,
-            regions,
-            queues,
+            regions: shares.regions,
+            queues: shares.queues,
             attrs,
             port,
             mr_pages,

@@ -62,16 +62,8 @@ impl<C> LingeringConns<C> {
 
     /// Takes `conn` off the list. The caller has another reference to `conn`.
     pub(crate) fn remove(&self, conn: &Arc<C>) {
-        let mut list = self.list.lock();
-        let Some(waiting) = &mut *list else {
-            return;
-        };
-        let at = waiting.iter().position(|one| Arc::ptr_eq(&one.conn, conn));
-        // The order does not matter: the last one takes the place.
-        if let (Some(at), Some(last)) = (at, at.and_then(|_| waiting.pop())) {
-            if let Some(place) = waiting.get_mut(at) {
-                *place = last;
-            }
+        if let Some(waiting) = &mut *self.list.lock() {
+            waiting.retain(|one| !Arc::ptr_eq(&one.conn, conn));
         }
     }
 

@@ -16,6 +16,8 @@
 //!
 //! A queue exists until the module is unloaded: one of its items may drop the last reference to a connection.
 
+use core::ops::Deref;
+
 use kernel::{
     prelude::*,
     sync::{
@@ -70,14 +72,15 @@ pub(crate) struct WorkQueues {
 }
 
 /// Queues of a device.
-struct DeviceEntry {
-    queue_pairs: OwnedQueue,
-    steps: OwnedQueue,
-    blocking: OwnedQueue,
-    /// Over TCP: ends of attempts that the peer does not answer.
+pub(crate) struct DeviceEntry {
+    /// Work on queue pairs.
+    pub(crate) queue_pairs: OwnedQueue,
+    /// Short steps of connections: addresses, peers.
+    pub(crate) steps: OwnedQueue,
+    /// Steps of connections that call LNet, or free a CM id.
+    pub(crate) blocking: OwnedQueue,
+    /// Over TCP, where items of `queue_pairs` wait for the other side: ends of attempts that the peer does not answer.
     unanswered: Option<OwnedQueue>,
-    /// Whether items of `queue_pairs` wait for the other side.
-    waits: bool,
     /// Number of [`DeviceQueues`] handles.
     users: Atomic<u32>,
 }
@@ -86,25 +89,18 @@ struct DeviceEntry {
 /// on a device that hangs delay no other device.
 pub(crate) struct DeviceQueues(Arc<DeviceEntry>);
 
+impl Deref for DeviceQueues {
+    type Target = DeviceEntry;
+
+    fn deref(&self) -> &DeviceEntry {
+        &self.0
+    }
+}
+
 impl DeviceQueues {
-    /// Returns the queue for work on queue pairs.
-    pub(crate) fn queue_pairs(&self) -> &OwnedQueue {
-        &self.0.queue_pairs
-    }
-
-    /// Returns the queue for short steps of connections: addresses, peers.
-    pub(crate) fn steps(&self) -> &OwnedQueue {
-        &self.0.steps
-    }
-
-    /// Returns the queue for steps of connections that call LNet, or free a CM id.
-    pub(crate) fn blocking(&self) -> &OwnedQueue {
-        &self.0.blocking
-    }
-
     /// Returns the queue for the end of an attempt that the peer does not answer.
     pub(crate) fn unanswered(&self) -> &OwnedQueue {
-        self.0.unanswered.as_ref().unwrap_or(&self.0.blocking)
+        self.unanswered.as_ref().unwrap_or(&self.blocking)
     }
 
     fn of(one: &Arc<DeviceEntry>) -> Self {
@@ -155,7 +151,9 @@ impl WorkQueues {
     pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
         let mut all = self.devices.lock();
         // The first handle is created under this mutex; later ones are clones of an existing handle.
-        let free = |one: &&Arc<DeviceEntry>| one.waits == waits && one.users.load(Acquire) == 0;
+        let free = |one: &&Arc<DeviceEntry>| {
+            one.unanswered.is_some() == waits && one.users.load(Acquire) == 0
+        };
         if let Some(free) = all.iter().find(free) {
             return Ok(DeviceQueues::of(free));
         }
@@ -170,7 +168,6 @@ impl WorkQueues {
             steps: unbound(c"ro2iblnd_conn", STEPS_AT_ONCE)?,
             blocking: unbound(c"ro2iblnd_block", 0)?,
             unanswered: waits.then(|| unbound(c"ro2iblnd_end", 0)).transpose()?,
-            waits,
             users: Atomic::new(0),
         };
         let one = Arc::new(one, GFP_KERNEL)?;

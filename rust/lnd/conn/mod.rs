@@ -698,9 +698,9 @@ impl Conn {
     fn kick(self: &Arc<Self>, worker: Worker) {
         let (queues, this) = (&self.queues, self.clone());
         let _ = match worker {
-            Worker::Control => queues.steps().enqueue::<Self, CONTROL>(this),
-            Worker::Blocking => queues.blocking().enqueue::<Self, BLOCKING>(this),
-            Worker::QueuePair => queues.queue_pairs().enqueue::<Self, QUEUE_PAIR>(this),
+            Worker::Control => queues.steps.enqueue::<Self, CONTROL>(this),
+            Worker::Blocking => queues.blocking.enqueue::<Self, BLOCKING>(this),
+            Worker::QueuePair => queues.queue_pairs.enqueue::<Self, QUEUE_PAIR>(this),
         };
     }
 

@@ -109,9 +109,12 @@ struct Inner {
 }
 
 impl Inner {
+    fn counter(&mut self, table: EventKind, number: usize) -> Option<&mut u64> {
+        self.tally.get_mut(table as usize)?.get_mut(number)
+    }
+
     fn count(&mut self, table: EventKind, number: usize, n: u64) {
-        let counters = self.tally.get_mut(table as usize);
-        if let Some(count) = counters.and_then(|counters| counters.get_mut(number)) {
+        if let Some(count) = self.counter(table, number) {
             *count = count.saturating_add(n);
         }
     }
@@ -203,11 +206,7 @@ impl CloseStats {
 
     /// Returns a counter of a table. A copy of the table would be large for the stack.
     pub(crate) fn counter(&self, of: EventKind, number: usize) -> u64 {
-        let tally = &self.inner.lock().tally;
-        let count = tally
-            .get(of as usize)
-            .and_then(|counters| counters.get(number));
-        count.copied().unwrap_or(0)
+        self.inner.lock().counter(of, number).map_or(0, |n| *n)
     }
 
     /// Returns the history of the connections and attempts of a peer.
