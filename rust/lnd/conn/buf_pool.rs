@@ -138,11 +138,4 @@ impl<C> BufPool<C> {
             cold_drop(full);
         }
     }
-
-    /// Frees all buffers.
-    pub(super) fn clear(&mut self) {
-        self.bufs.clear();
-        self.spares.clear();
-        self.noop_bufs.clear();
-    }
 }

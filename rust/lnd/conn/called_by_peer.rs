@@ -69,14 +69,14 @@ impl Conn {
     /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
     /// the peer has just sent something here.
     pub(super) fn ask(self: &Arc<Self>) {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        let ago = inner.elapsed();
-        if inner.state.is_up() && inner.liveness.ask(ago) {
-            if let Some(ms) = inner.liveness.next_ms(ago, self.ni.probe()) {
-                self.schedule_check(inner, ms);
+        self.with(|inner| {
+            let ago = inner.elapsed();
+            if inner.state.is_up() && inner.liveness.ask(ago) {
+                if let Some(ms) = inner.liveness.next_ms(ago, self.ni.probe()) {
+                    self.schedule_check(inner, ms);
+                }
             }
-        }
+        });
     }
 
     /// Closes the connection if it waits only for transfers under way, and these have ended. Returns false if it does

@@ -182,6 +182,7 @@ impl Conn {
         if self.active {
             self.peer.answers();
         }
+        let failures = self.peer.snapshot().failures;
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if !inner.state.is_attempt() {
@@ -192,37 +193,22 @@ impl Conn {
         if !self.active {
             return self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
         }
-        let asked = inner.known;
-        drop(guard);
-        let reaction = match react_to_reject(reason, private_data, &asked) {
-            Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.snapshot().failures >= UNSAID_MAX => {
-                Reaction::Fail(Refused::Unsaid)
-            }
-            reaction => reaction,
-        };
-        if let Reaction::Fail(why) = &reaction {
-            log::rejected(self.nid(), why);
-        }
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        if !inner.state.is_attempt() {
-            // It has ended meanwhile, for another cause.
-            return;
-        }
-        let cause = match reaction {
+        let refused = match react_to_reject(reason, private_data, &inner.known) {
+            Reaction::Retry(RetryWhy::Unsaid, _) if failures >= UNSAID_MAX => Refused::Unsaid,
             Reaction::Retry(why, known) => {
                 inner.retry = Some(RetryReject { why, known });
-                Cause::Refused
+                return self.step(inner, ConnEvent::Fail(Cause::Refused));
             }
-            Reaction::Fail(why) => {
-                inner.rejected = Some(rejected_name(&why));
-                match why {
-                    Refused::NoListener => Cause::NoListener,
-                    _ => Cause::Refused,
-                }
-            }
+            Reaction::Fail(refused) => refused,
+        };
+        inner.rejected = Some(rejected_name(&refused));
+        let cause = match refused {
+            Refused::NoListener => Cause::NoListener,
+            _ => Cause::Refused,
         };
         self.step(inner, ConnEvent::Fail(cause));
+        drop(guard);
+        log::rejected(self.nid(), &refused);
     }
 
     /// Disconnects a connection that the CM has established after it was closed here: at the close there may have been
@@ -378,16 +364,6 @@ impl Conn {
         drop(id);
         let id = self.with(|inner| inner.id.take());
         drop(id);
-    }
-
-    /// Drops the id if the connection was released before the id was stored: the peer lists a passive connection before
-    /// the id is taken, so an administrator can close it in between. The id and the connection hold each other, and no
-    /// other code would break the cycle.
-    pub(super) fn release_orphan_id(&self) {
-        // Either the release, which follows this state, finds the id, or this code sees the state.
-        if self.with(|inner| inner.state.state() == State::Dead) {
-            self.free_id();
-        }
     }
 
     /// Frees an id that has waited.

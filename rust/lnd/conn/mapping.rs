@@ -141,14 +141,10 @@ impl Conn {
                 }
                 Ok(owner)
             }
-            Err((msg, e)) => {
-                let refused = is_gpu && (e == EXDEV || e == ENXIO || e == EFAULT);
-                let why = match refused {
-                    true => self.refuse_gpu(e),
-                    false => e.into(),
-                };
-                Err((Some(msg), why))
+            Err((msg, e)) if is_gpu && [EXDEV, ENXIO, EFAULT].contains(&e) => {
+                Err((Some(msg), self.refuse_gpu(e)))
             }
+            Err((msg, e)) => Err((Some(msg), e.into())),
         }
     }
 

@@ -32,17 +32,14 @@ impl<T> Fifo<T> {
         }
         Ok(Self {
             slots,
-            head: 0,
-            len: 0,
+            ..Self::EMPTY
         })
     }
 
-    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

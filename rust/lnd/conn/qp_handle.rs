@@ -57,17 +57,14 @@ impl<C: QpHandler> QpHandle<C> {
         }
     }
 
-    /// Returns the number of posted receives.
     pub(super) fn recv_wrs(&self) -> u64 {
         self.recv_wrs
     }
 
-    /// Returns whether the device refused a work request.
     pub(super) fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Returns the queue pair.
     pub(super) fn qp(&self) -> &Arc<Qp<C>> {
         &self.qp
     }

@@ -106,7 +106,7 @@ impl Inner {
         rx: KBox<Rx<Conn>>,
     ) -> Result<(), CloseReason> {
         let body = reparse(rx.bytes(), facts).map_err(CloseReason::Message)?;
-        let at = rx.at();
+        let at = rx.at;
         self.accept(facts, credits)?;
         let repost = match body {
             Body::Noop => Repost::Plain,
@@ -234,7 +234,7 @@ impl Inner {
         let Some(spare) = self.buf_pool.take_spare() else {
             return Ok(());
         };
-        rx.replace();
+        rx.replaced = true;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         link.push_recv(spare).map_err(CloseReason::Post)
     }

@@ -275,7 +275,7 @@ impl Conn {
     ) -> Recv {
         let mut msg = msg;
         let patience_ms = self.ni.message_limit_ms() / 2;
-        if matches!(why, NotReady::Short(_)) && rx.at().elapsed_ms() < patience_ms {
+        if matches!(why, NotReady::Short(_)) && rx.at.elapsed_ms() < patience_ms {
             self.not_answered(Some((rx, Repost::ForPeer)), msg, req, why);
             return Ok(());
         }

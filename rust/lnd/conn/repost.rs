@@ -45,7 +45,7 @@ impl Inner {
         if !rx.is_mapped() {
             // Its buffer could not be mapped again.
             cold_drop(rx);
-        } else if rx.is_replaced() {
+        } else if rx.replaced {
             self.buf_pool.put_spare(rx);
         } else {
             link.push_recv_again(rx)?;
@@ -69,7 +69,7 @@ impl Conn {
         now: Timestamp,
     ) -> Result<(), Cause> {
         if let Some(facts) = rx.facts() {
-            inner.stats.given_back(facts.kind(), rx.at(), now);
+            inner.stats.given_back(facts.kind(), rx.at, now);
         }
         inner.rx_queue.returned();
         match inner.give_back(rx, how).err() {
@@ -101,7 +101,7 @@ impl Conn {
         };
         if let Err(e) = back {
             log::cannot(self.nid(), "make a receive buffer", e);
-            if !rx.is_replaced() {
+            if !rx.replaced {
                 self.end(Cause::NoResources);
             }
         }
@@ -133,7 +133,7 @@ impl Conn {
             return;
         }
         if let Some(facts) = rx.facts() {
-            inner.stats.given_back(facts.kind(), rx.at(), now);
+            inner.stats.given_back(facts.kind(), rx.at, now);
         }
         drop(guard);
         self.rx_returned(rx);

@@ -61,9 +61,9 @@ pub(crate) struct Rx<C> {
     /// Result of the decoding, once the message is decoded.
     facts: Option<ParsedHdr>,
     /// Time of the receive.
-    at: Timestamp,
+    pub(super) at: Timestamp,
     /// Another buffer was posted in its place.
-    replaced: bool,
+    pub(super) replaced: bool,
 }
 
 impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
@@ -75,10 +75,8 @@ impl<C: Send + Sync + 'static> RecvBuffer for KBox<Rx<C>> {
         }
     }
 
-    fn into_buf(self) -> Option<RxBuf> {
-        let mut this = self;
-
-        match core::mem::replace(&mut this.buf, BufState::Nothing) {
+    fn into_buf(mut self) -> Option<RxBuf> {
+        match core::mem::replace(&mut self.buf, BufState::Nothing) {
             BufState::Mapped(buf) => Some(buf),
             BufState::Detached(_) | BufState::Nothing => None,
         }
@@ -130,16 +128,9 @@ impl<C> Rx<C> {
         }
     }
 
-    /// Returns the number of bytes received.
     #[inline]
     pub(super) fn nob(&self) -> usize {
         self.nob
-    }
-
-    /// Returns the time of the receive.
-    #[inline]
-    pub(super) fn at(&self) -> Timestamp {
-        self.at
     }
 
     /// Stores the result of the decoding.
@@ -165,17 +156,6 @@ impl<C> Rx<C> {
     #[inline]
     pub(super) fn body(&self) -> Option<Body<'_>> {
         reparse(self.bytes(), self.facts?).ok()
-    }
-
-    /// Notes that another buffer is posted in its place.
-    #[inline]
-    pub(super) fn replace(&mut self) {
-        self.replaced = true;
-    }
-
-    /// Returns whether another buffer was posted in its place.
-    pub(super) fn is_replaced(&self) -> bool {
-        self.replaced
     }
 
     /// Returns whether the buffer can be posted.

@@ -41,7 +41,8 @@ use crate::{
         cause::Cause,
         conn_state::{
             Actions,
-            ConnEvent, //
+            ConnEvent,
+            State, //
         },
         constants::{
             QueueDepth,
@@ -83,28 +84,15 @@ const MIN_RNR_TIMER: u8 = 18;
 /// the provider for long, and its retransmissions make the host busier.
 const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 
-/// Failed step of a set-up.
-struct SetupError {
-    /// The step, as the words after `cannot`.
-    step: &'static str,
-    error: Error,
-    /// Number of queue pairs that the device has at most, if it made none of any depth.
-    max_qp: Option<u32>,
-}
+/// Failed step of a set-up, as the words after `cannot`, and its error.
+struct SetupError(&'static str, Error);
 
-impl SetupError {
-    fn new(step: &'static str, error: Error) -> Self {
-        Self {
-            step,
-            error,
-            max_qp: None,
-        }
-    }
-}
+/// The step that fails if the device has no room for another queue pair.
+const MAKE_QP: &str = "make the queue pair or its completion queue";
 
 impl From<Error> for SetupError {
     fn from(e: Error) -> Self {
-        Self::new("set up the connection", e)
+        Self("set up the connection", e)
     }
 }
 
@@ -116,7 +104,7 @@ fn fill(
 ) -> Result<(), SetupError> {
     for _ in 0..buffers {
         let rx = supply.make().and_then(|buf| Rx::new(buf, GFP_KERNEL));
-        let rx = rx.map_err(|e| SetupError::new("make the receive buffers", e))?;
+        let rx = rx.map_err(|e| SetupError("make the receive buffers", e))?;
         link.push_recv(rx).map_err(|_| EIO)?;
     }
     link.post_recvs().map_err(|_| EIO)?;
@@ -132,7 +120,12 @@ impl Conn {
             inner.id = Some(id);
         });
         self.event(ConnEvent::Requested);
-        self.release_orphan_id();
+        // The peer lists a passive connection before the id is stored, so an administrator can close it in between. The
+        // id and the connection hold each other, and no other code would break the cycle. Either the release, which
+        // follows this state, finds the id, or this code sees the state.
+        if self.with(|inner| inner.state.state() == State::Dead) {
+            self.free_id();
+        }
     }
 
     /// Creates the id and resolves the address (active side); or resolves the address again.
@@ -187,8 +180,9 @@ impl Conn {
             return self.end(self.ni.way(|way| way.why()));
         }
         let made = self.make_link(&id).and_then(|depth| {
+            let hca = self.hca()?;
             let _ = id.set_min_rnr_timer(MIN_RNR_TIMER);
-            if self.hca()?.device.is_software() {
+            if hca.device.is_software() {
                 let _ = id.set_ack_timeout(SOFTWARE_ACK_TIMEOUT);
             }
             if let (true, Some(mtu)) = (self.active, self.ni.path_mtu) {
@@ -204,13 +198,8 @@ impl Conn {
                 rnr_retry_count: settings.rnr_retry_count,
                 min_rnr_timer: MIN_RNR_TIMER,
             };
-            let path_mtu = if self.active {
-                None
-            } else {
-                id.lock().path().mtu
-            };
-            let hca = self.hca()?;
-            if path_mtu.is_some_and(|path| hca.port_mtu().is_some_and(|port| path > port)) {
+            let is_too_large = |path| hca.port_mtu().is_some_and(|port| path > port);
+            if !self.active && id.lock().path().mtu.is_some_and(is_too_large) {
                 // Only the active side chooses the path MTU: this side sends a request instead, because the peer's port
                 // accepts a path MTU below its own.
                 self.end(Cause::PathMtu);
@@ -241,8 +230,7 @@ impl Conn {
                 e.into()
             })
         });
-        if let Err(why) = made {
-            let e = why.error;
+        if let Err(SetupError(step, e)) = made {
             // iWARP returns TCP's errors at once; other transports deliver an event.
             if e == ECONNREFUSED {
                 log::rejected(self.nid(), &Refused::NoListener);
@@ -256,9 +244,11 @@ impl Conn {
                     Cause::Unreachable
                 });
             }
-            match why.max_qp {
-                Some(most) => log::no_queue_pair(self.nid(), e, most),
-                None => log::cannot(self.nid(), why.step, e),
+            match self.hca() {
+                Ok(hca) if step == MAKE_QP && [ENOMEM, EOVERFLOW].contains(&e) => {
+                    log::no_queue_pair(self.nid(), e, hca.attrs.max_qp);
+                }
+                _ => log::cannot(self.nid(), step, e),
             }
             self.end(Cause::NoResources);
         }
@@ -308,13 +298,7 @@ impl Conn {
                 (Ok(parts), _) => break (parts, sq_depth, max_sge),
                 (Err(EINVAL), _) if inline.refused() => {}
                 (Err(ENOMEM | EINVAL), Some(next)) => depth = next,
-                (Err(e), _) => {
-                    return Err(SetupError {
-                        step: "make the queue pair or its completion queue",
-                        error: e,
-                        max_qp: [ENOMEM, EOVERFLOW].contains(&e).then_some(hca.attrs.max_qp),
-                    });
-                }
+                (Err(e), _) => return Err(SetupError(MAKE_QP, e)),
             }
         };
         hca.inline.store(inline.now().into(), Relaxed);
@@ -333,7 +317,7 @@ impl Conn {
         let answers = usize::from(depth.get()).saturating_mul(2);
         let mut places = new_slots(messages.saturating_add(answers).max(GROW_BY), GFP_KERNEL)?;
         let stock = BufPool::new(depth, &mut supply)
-            .map_err(|e| SetupError::new("make the message buffers", e))?;
+            .map_err(|e| SetupError("make the message buffers", e))?;
         self.with(|inner| {
             inner.rx_queue.open(room);
             inner.waiting_requests = requests;
@@ -349,7 +333,7 @@ impl Conn {
         // Some receives may be posted though not all are: then the connection ends like any other, and the drain does
         // not wait for a device that does not flush them.
         self.with(|inner| {
-            inner.stats.set_qpn(link.qp().number());
+            inner.stats.who.set_qpn(link.qp().number());
             inner.link = Some(link);
         });
         filled?;

@@ -82,7 +82,7 @@ impl Conn {
             with_lnet: inner.rx_queue.owed(),
             idle_ms: inner.idle_ms(),
             doubted: self.is_doubted.load(Relaxed),
-            number: inner.stats.number(),
+            number: inner.stats.who.number(),
         };
         for (_, slot) in inner.txs.pending() {
             let (tx, Some(transfer)) = (slot.tx(), slot.transfer()) else {

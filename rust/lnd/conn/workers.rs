@@ -18,6 +18,7 @@ use kernel::{
 };
 
 use super::{
+    buf_pool::BufPool,
     qp_handle::QpHandle,
     tx_payload::TxPayload,
     Conn,
@@ -150,8 +151,7 @@ impl WorkItem<TIMER> for Conn {
             }
             State::Established if this.look_whether_finished(inner) => {}
             State::Established => {
-                let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
-                if let Some(cause) = overdue(inner, limit) {
+                if let Some(cause) = overdue(inner, this.ni.message_limit_ms()) {
                     return this.step(inner, ConnEvent::Fail(cause));
                 }
                 let (waits, ago) = (inner.txs.has_pending(), inner.elapsed());
@@ -287,11 +287,7 @@ impl Conn {
         });
         // Before the markers are posted: they may complete before this returns.
         self.event(ConnEvent::DrainStarted);
-        let draining = match drain {
-            Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
-            None => false,
-        };
-        if draining {
+        if drain.is_some_and(|(qp, sq, rq)| qp.drain(sq, rq).is_ok()) {
             self.with(|inner| inner.begin_step(DRAIN_MS));
         } else {
             // There is no queue pair, or its regions are freed without a drain.
@@ -371,7 +367,7 @@ impl Conn {
             let counts = core::mem::take(&mut inner.counts);
             self.ni.closed_counters.add(&counts, inner.list);
             inner.txs.keys_dead();
-            inner.buf_pool.clear();
+            inner.buf_pool = BufPool::EMPTY;
             self.queue_upcall(inner, Timestamp::now());
             (inner.hca.take(), inner.txs.nr_slots())
         });

@@ -94,7 +94,7 @@ impl StallReason {
 /// Measurements of a connection for histograms and trace points.
 pub(crate) struct ConnStats {
     rows: PercpuHistogram<ROWS>,
-    who: trace::Conn,
+    pub(crate) who: trace::Conn,
     /// Resource that sending waits for, and since when.
     stall: Option<(StallReason, Timestamp)>,
 }
@@ -108,14 +108,6 @@ impl ConnStats {
             who: trace::Conn::new(&ni, &peer, number, active),
             stall: None,
         }
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        self.who.number()
-    }
-
-    pub(crate) fn set_qpn(&mut self, qpn: u32) {
-        self.who.set_qpn(qpn);
     }
 
     /// Calls `report` if the trace point is enabled. A closure that copies what it uses costs nothing otherwise.
