@@ -21,7 +21,6 @@ use crate::{
         },
         queue_sizes::{
             self,
-            InlineSearch,
             LinkSpeed, //
         }, //
     },
@@ -70,7 +69,7 @@ pub(crate) struct Hca {
     pub(crate) mr_page: RegionPage,
     /// Mappings for a shortage of memory: for answers, and for messages of LNet.
     pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
-    /// Bytes of a send that fit into a work request itself, as far as known ([`InlineSearch`]).
+    /// Bytes of a send that fit into a work request itself, as far as known ([`queue_sizes::smaller_inline`]).
     pub(crate) inline: Atomic<u32>,
     /// Packets of other partitions that the port had received when the NI started to use it.
     bad_pkeys_before: u32,
@@ -166,7 +165,7 @@ impl Hca {
         // rxe gains nothing from inline data, and that of RHEL 9.6 sends other memory in its place.
         let inline = match device.is_software() {
             true => 0,
-            false => InlineSearch::MOST,
+            false => queue_sizes::INLINE_MOST,
         };
         let hca = Self {
             device,

@@ -210,39 +210,15 @@ pub fn spare_buffers(depth: QueueDepth) -> usize {
     usize::from(depth.get().clamp(4, 32))
 }
 
-/// Sizes in bytes, in the order of the search: all messages except IMMEDIATEs with payload; answers
-/// and NOOPs, as irdma (101) and erdma (96) can; NOOPs, as irdma's first generation (48) can; none.
-const INLINE_STEPS: [u16; 4] = [160, 96, 48, 0];
+/// Inline size of a send in bytes that a search begins with on a device of which nothing is known: all messages except
+/// IMMEDIATEs with payload.
+pub const INLINE_MOST: u16 = 160;
 
-/// The search for the inline size of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub struct InlineSearch {
-    first: u16,
-    now: u16,
-}
-
-impl InlineSearch {
-    /// The largest size, which a search on a device begins with that nothing is known of.
-    pub const MOST: u16 = 160;
-
-    /// Begins with `first`, the size that an earlier search on the device ended with.
-    pub fn new(first: u16) -> Self {
-        Self { first, now: first }
-    }
-
-    /// Returns the size to ask for.
-    pub fn now(&self) -> u16 {
-        self.now
-    }
-
-    /// Goes on to a smaller size, because the device refused the queue pair. Returns whether there
-    /// is one; otherwise the size is not the cause, and the search begins again.
-    #[must_use]
-    pub fn refused(&mut self) -> bool {
-        let next = INLINE_STEPS.into_iter().find(|step| *step < self.now);
-        self.now = next.unwrap_or(self.first);
-        next.is_some()
-    }
+/// Returns the inline size to try next, because the device refused the queue pair with `size`. `None`: the size is not
+/// the cause. 96 bytes are answers and NOOPs, as irdma (101) and erdma (96) can; 48 are NOOPs, as irdma's first
+/// generation (48) can.
+pub fn smaller_inline(size: u16) -> Option<u16> {
+    [96, 48, 0].into_iter().find(|smaller| *smaller < size)
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
@@ -421,18 +397,17 @@ mod tests {
 
     /// Returns what the search ends with on a device that refuses more than `most`, and how many were refused.
     fn found(first: u16, most: u16) -> (u16, u32) {
-        let mut search = InlineSearch::new(first);
-        let mut refused = 0u32;
-        while search.now() > most {
+        let (mut size, mut refused) = (first, 0u32);
+        while size > most {
             refused = refused.saturating_add(1);
-            assert!(search.refused());
+            size = smaller_inline(size).unwrap_or(0);
         }
-        (search.now(), refused)
+        (size, refused)
     }
 
     #[test]
     fn a_device_is_asked_for_less_until_it_can() {
-        let most = InlineSearch::MOST;
+        let most = INLINE_MOST;
         for (device, inline, refused) in [
             (1000, 160, 0),
             (160, 160, 0),
@@ -449,11 +424,10 @@ mod tests {
     }
 
     #[test]
-    fn inline_size_stays_after_an_unrelated_error() {
-        for first in INLINE_STEPS {
-            let mut search = InlineSearch::new(first);
-            while search.refused() {}
-            assert_eq!(search.now(), first);
+    fn test_search_for_the_inline_size_ends_after_an_unrelated_error() {
+        for first in 0..=INLINE_MOST {
+            let sizes = core::iter::successors(Some(first), |size| smaller_inline(*size));
+            assert_eq!((sizes.clone().last(), sizes.count() <= 4), (Some(0), true));
         }
     }
 }

@@ -32,10 +32,7 @@ use crate::{
     policy::{
         addr_hash,
         connect_queue::UNANSWERED_MS,
-        queue_sizes::{
-            self,
-            InlineSearch, //
-        }, //
+        queue_sizes, //
     },
     proto::{
         cause::Cause,
@@ -279,7 +276,8 @@ impl Conn {
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
         let mut depth = hca.deepest(self.with(|inner| inner.known.depth));
-        let mut inline = InlineSearch::new(u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0));
+        let known_inline = u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0);
+        let mut inline = known_inline;
         let (parts, sq_depth, max_sge) = loop {
             let max_sge = hca.gather(self.ni.wrq_sge);
             let sq_depth =
@@ -288,20 +286,24 @@ impl Conn {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
-                max_inline: inline.now(),
+                max_inline: inline,
                 nr_mrs: queue_sizes::memory_regions(depth, self.ni.given_by_lnet()),
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
             let on = (&hca.pd, &hca.regions);
             let made = Qp::create(id, on, self.cpu.number(), &config, self.clone());
-            match (made, queue_sizes::shallower(depth)) {
-                (Ok(parts), _) => break (parts, sq_depth, max_sge),
-                (Err(EINVAL), _) if inline.refused() => {}
-                (Err(ENOMEM | EINVAL), Some(next)) => depth = next,
-                (Err(e), _) => return Err(SetupError(MAKE_QP, e)),
+            let (smaller, next) = (
+                queue_sizes::smaller_inline(inline),
+                queue_sizes::shallower(depth),
+            );
+            match (made, smaller, next) {
+                (Ok(parts), ..) => break (parts, sq_depth, max_sge),
+                (Err(EINVAL), Some(smaller), _) => inline = smaller,
+                (Err(ENOMEM | EINVAL), _, Some(next)) => (depth, inline) = (next, known_inline),
+                (Err(e), ..) => return Err(SetupError(MAKE_QP, e)),
             }
         };
-        hca.inline.store(inline.now().into(), Relaxed);
+        hca.inline.store(inline.into(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
