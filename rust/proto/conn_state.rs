@@ -326,26 +326,26 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
     use ConnEvent as E;
     use State as S;
     let stay = (state, Actions::NONE, None);
-    let fail = |cause| match state {
-        S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called | S::Established => {
-            (S::Closing, Actions::CLOSE, Some(cause))
-        }
-        S::Closing | S::Draining | S::Dead => stay,
+    let fail = |cause| match state < S::Closing {
+        true => (S::Closing, Actions::CLOSE, Some(cause)),
+        false => stay,
     };
+    let is_attempt = state < S::Established;
+    let over_tcp = first == FirstSender::Caller;
     match (state, event) {
         (S::Init, E::Start) => (S::Resolving, Actions::RESOLVE, None),
         (S::Init, E::Requested) => (S::Accepting, Actions::SET_UP, None),
         (S::Resolving, E::AddrResolved) => (S::Resolving, Actions::RESOLVE_ROUTE, None),
         (S::Resolving, E::AddrTimeout) => (S::Resolving, Actions::RESOLVE, None),
         (S::Resolving, E::RouteResolved) => (S::Connecting, Actions::SET_UP, None),
-        (S::Connecting | S::Accepting, E::Established) => match (first, state) {
-            (FirstSender::Caller, S::Accepting) => (S::Called, Actions::AWAIT_WORD, None),
-            (FirstSender::Caller, _) => {
-                let actions = Actions::SPEAK.and(Actions::ESTABLISH);
-                (S::Established, actions, None)
-            }
-            (FirstSender::Either, _) => (S::Established, Actions::ESTABLISH, None),
-        },
+        (S::Accepting, E::Established) if over_tcp => (S::Called, Actions::AWAIT_WORD, None),
+        (S::Connecting, E::Established) if over_tcp => {
+            let actions = Actions::SPEAK.and(Actions::ESTABLISH);
+            (S::Established, actions, None)
+        }
+        (S::Connecting | S::Accepting, E::Established) => {
+            (S::Established, Actions::ESTABLISH, None)
+        }
         // The active side must have read the CONNACK first: it parks early messages instead. The CM does not learn of
         // it (`rdma_notify`): if the connection ended before the CM had handled it, the CM would repeat its REP for as
         // long as the peer has asked, and freeing the id would wait for that. The CM learns it from the RTU, which the
@@ -353,46 +353,22 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
         (S::Accepting, E::EarlyTraffic) => (S::Established, Actions::ESTABLISH, None),
         // The caller has sent a message, or has none to send.
         (S::Called, E::EarlyTraffic | E::Timeout) => (S::Established, Actions::ESTABLISH, None),
-        (S::Established, E::EarlyTraffic) => stay,
-        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
-            fail(Cause::ConnectTimeout)
-        }
+        (_, E::Timeout) if is_attempt => fail(Cause::ConnectTimeout),
         // Over RoCE the core reports this for each id whose peer's neighbour has another hardware address (7.3, since
         // 6.0): the request went to the old one. Over TCP the peer has not answered.
-        (S::Resolving, E::Unreachable | E::Unanswered) | (S::Connecting, E::Unreachable) => {
-            fail(match first {
-                FirstSender::Either => Cause::AddressChanged,
-                FirstSender::Caller => Cause::Unreachable,
-            })
+        (S::Resolving, E::Unreachable | E::Unanswered) | (S::Connecting, E::Unreachable)
+            if !over_tcp =>
+        {
+            fail(Cause::AddressChanged)
         }
-        (S::Init | S::Accepting | S::Called, E::Unreachable)
-        | (S::Init | S::Connecting | S::Accepting | S::Called, E::Unanswered) => {
-            fail(Cause::Unreachable)
-        }
-        (S::Established, E::Unreachable | E::Unanswered) => stay,
-        (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Disconnected) => {
-            fail(Cause::ConnectFailed)
-        }
+        (_, E::Unreachable | E::Unanswered) if is_attempt => fail(Cause::Unreachable),
+        (_, E::Disconnected) if is_attempt => fail(Cause::ConnectFailed),
         (_, E::Disconnected) => fail(Cause::PeerClosed),
         (_, E::Fail(cause)) => fail(cause),
         (S::Closing, E::DrainStarted) => (S::Draining, Actions::NONE, None),
         (S::Draining, E::Drained) => (S::Dead, Actions::RELEASE, None),
         // A step that is repeated, late, or not for this role.
-        (
-            _,
-            E::Start
-            | E::Requested
-            | E::AddrResolved
-            | E::AddrTimeout
-            | E::RouteResolved
-            | E::Established
-            | E::EarlyTraffic
-            | E::Timeout
-            | E::Unreachable
-            | E::Unanswered
-            | E::DrainStarted
-            | E::Drained,
-        ) => stay,
+        _ => stay,
     }
 }
 
