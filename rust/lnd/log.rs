@@ -222,15 +222,7 @@ pub(crate) fn close_reason(nid: Nid, reason: CloseReason) {
         }
         CloseReason::Message(e) => warn_noise!("{nid}: bad message: {e}; closing\n"),
         CloseReason::Stale(e) => warn_noise!("{nid}: stale message: {e}; closing\n"),
-        CloseReason::Credits(e) => {
-            let what = match e {
-                CreditError::Returned => "returned more credits than exist",
-                CreditError::Sent => "sent more than it had credits for",
-                CreditError::Answered => "answered more requests than were sent",
-                CreditError::Asked => "asks for more answers than it has buffers for",
-            };
-            warn_noise!("{nid}: the peer {what}; closing\n");
-        }
+        CloseReason::Credits(e) => warn_noise!("{nid}: the peer {e}; closing\n"),
     }
 }
 

@@ -29,17 +29,14 @@ use super::{
 /// Out-of-band messages (NOOP) that may be uncompleted at once (protocol section 1).
 pub const NOOPS_MAX: u8 = 2;
 
-/// Violation of the credit rules by the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreditError {
-    /// It returned more credits than exist buffers.
-    Returned,
-    /// It sent a request without holding a credit for it.
-    Sent,
-    /// It answered a request for which no reserved buffer was out.
-    Answered,
-    /// It sent a request without a buffer left for the answer.
-    Asked,
+errors! {
+    /// Violation of the credit rules by the peer.
+    CreditError {
+        Returned: "returned more credits than exist",
+        Sent: "sent more than it had credits for",
+        Answered: "answered more requests than were sent",
+        Asked: "asks for more answers than it has buffers for",
+    }
 }
 
 /// Cost of a message for its sender (protocol section 2.4).
