@@ -100,10 +100,7 @@ impl Op {
 
     /// Returns whether the peer has all of it when its work requests have succeeded.
     pub fn ends_with_send(self) -> bool {
-        match self {
-            Self::Immediate | Self::PutNak | Self::PutDone | Self::GetDone => true,
-            Self::PutReq | Self::GetReq | Self::PutAck | Self::Invalidate => false,
-        }
+        !self.wants_answer() && self != Self::Invalidate
     }
 }
 
