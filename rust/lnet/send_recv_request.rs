@@ -93,7 +93,7 @@ impl SendRequest {
     /// Returns the kind of message to send. `None`: LNet knows no such kind.
     #[inline]
     pub(crate) fn kind(&self) -> Option<LnetKind> {
-        LnetKind::from_raw(self.0.type_)
+        LnetKind::from_wire(self.0.type_)
     }
 
     /// Returns whether the next hop is a router, or this node is one and forwards a message of another node.

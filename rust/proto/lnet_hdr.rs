@@ -12,39 +12,28 @@ use super::{
     wire::{
         array_at,
         Descriptor,
+        MsgType,
         RawLnetHdr, //
     }, //
 };
 
-/// Kind of an LNet message (`enum lnet_msg_type`).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum LnetKind {
-    /// Acknowledges a PUT; no payload.
-    Ack,
-    /// Carries data to the peer.
-    Put,
-    /// Asks the peer for data; no payload, but a sink.
-    Get,
-    /// Carries data that a GET asked for.
-    Reply,
-    /// Never used by this LND.
-    Hello,
+numbered! {
+    /// Kind of an LNet message (`enum lnet_msg_type`).
+    LnetKind: u32 {
+        /// Acknowledges a PUT; no payload.
+        Ack = 0,
+        /// Carries data to the peer.
+        Put = 1,
+        /// Asks the peer for data; no payload, but a sink.
+        Get = 2,
+        /// Carries data that a GET asked for.
+        Reply = 3,
+        /// Never used by this LND.
+        Hello = 4,
+    }
 }
 
 impl LnetKind {
-    /// Returns the kind with LNet's number; `None` if there is none.
-    #[inline]
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        Some(match raw {
-            0 => Self::Ack,
-            1 => Self::Put,
-            2 => Self::Get,
-            3 => Self::Reply,
-            4 => Self::Hello,
-            _ => return None,
-        })
-    }
-
     /// Returns whether it answers a message of the peer.
     pub const fn is_answer(self) -> bool {
         matches!(self, Self::Ack | Self::Reply)
@@ -71,7 +60,7 @@ pub fn dest_nid(hdr: &RawLnetHdr) -> Nid {
 /// Returns the kind of a message.
 fn kind_of(hdr: &RawLnetHdr) -> Result<LnetKind, HdrError> {
     let raw = u32_at(hdr, 24);
-    LnetKind::from_raw(raw).ok_or(HdrError::UnknownKind(raw))
+    LnetKind::from_wire(raw).ok_or(HdrError::UnknownKind(raw))
 }
 
 /// Returns the payload length in bytes, as the sender claims.
@@ -136,32 +125,21 @@ pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<(), HdrError> 
     }
 }
 
-/// Transfer method of an LNet message.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Method {
-    /// Header and payload, if any, in one IMMEDIATE.
-    Immediate,
-    /// PUT_REQ, then an RDMA by this node.
-    PutReq,
-    /// GET_REQ with a sink, then an RDMA by the peer.
-    GetReq,
-}
-
-/// Chooses how to send (spec 6.1).
+/// Chooses the message that carries an LNet message, or begins to (spec 6.1).
 ///
 /// `via_router`: the next hop is a router, or the message is forwarded. `nob`: the payload in bytes; for a GET the
 /// length of its memory descriptor, because the message itself has none (LU-20326). `gpu`: the memory is a GPU's and
 /// cannot be copied by the CPU. `None` for a HELLO, which this LND never carries.
-pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<Method> {
+pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<MsgType> {
     let small = usize::try_from(nob).is_ok_and(|n| n <= IMMEDIATE_MAX);
     // Without data it does not matter whose memory it is.
     let immediate = nob == 0 || (small && !gpu);
     match kind {
-        LnetKind::Ack => Some(Method::Immediate),
-        LnetKind::Get if via_router || immediate => Some(Method::Immediate),
-        LnetKind::Get => Some(Method::GetReq),
-        LnetKind::Put | LnetKind::Reply if immediate => Some(Method::Immediate),
-        LnetKind::Put | LnetKind::Reply => Some(Method::PutReq),
+        LnetKind::Ack => Some(MsgType::Immediate),
+        LnetKind::Get if via_router || immediate => Some(MsgType::Immediate),
+        LnetKind::Get => Some(MsgType::GetReq),
+        LnetKind::Put | LnetKind::Reply if immediate => Some(MsgType::Immediate),
+        LnetKind::Put | LnetKind::Reply => Some(MsgType::PutReq),
         LnetKind::Hello => None,
     }
 }
@@ -289,7 +267,7 @@ mod tests {
 
     #[test]
     fn method_by_size() {
-        use Method::*;
+        use MsgType::*;
         for kind in [LnetKind::Put, LnetKind::Reply] {
             assert_eq!(choose(kind, false, 3976, false), Some(Immediate));
             assert_eq!(choose(kind, false, 3977, false), Some(PutReq));

@@ -47,6 +47,39 @@ macro_rules! errors {
     };
 }
 
+/// Defines an enum with a number for each variant, as on the wire.
+macro_rules! numbered {
+    (
+        $(#[$attr:meta])+
+        $name:ident: $int:ident {
+            $($(#[$doc:meta])* $variant:ident = $number:literal,)+
+        }
+    ) => {
+        $(#[$attr])+
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        #[repr($int)]
+        pub enum $name {
+            $($(#[$doc])* $variant = $number,)+
+        }
+
+        impl $name {
+            /// Returns the number.
+            pub const fn wire(self) -> $int {
+                self as $int
+            }
+
+            /// Returns the variant with a number; `None` if there is none.
+            #[inline]
+            pub const fn from_wire(number: $int) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
 pub mod cause;
 pub mod conn_state;
 pub mod constants;

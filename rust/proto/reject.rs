@@ -211,7 +211,7 @@ impl Reject {
         out
     }
 
-    fn write(&self, mut w: Writer<'_>) -> Option<()> {
+    fn write(&self, mut w: Writer<'_>) -> Result<(), WireError> {
         w.int(MAGIC.to_ne_bytes())?;
         w.int(self.version.wire().to_ne_bytes())?;
         w.raw(&[self.why.0, 0])?;
@@ -228,7 +228,7 @@ impl Reject {
             .ok_or(WireError::Magic(magic))?;
         let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
         let [why] = *array_at::<1>(buf, 6).ok_or(WireError::Short)?;
-        let version = Version::from_wire(version)?;
+        let version = Version::from_wire(version).ok_or(WireError::Version(version))?;
         let details = match version {
             Version::V1 => None,
             Version::V2 => order.u64_at(buf, 8).zip(conn_params(buf, 16, order)),

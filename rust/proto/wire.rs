@@ -10,7 +10,6 @@
 
 use super::{
     constants::{
-        CONN_MSG_LEN,
         FRAGS_MAX,
         HEADER_LEN,
         IMMEDIATE_HEAD,
@@ -23,12 +22,6 @@ use super::{
     nid::Nid, //
 };
 
-/// Bytes in a PUT_REQ.
-const PUT_REQ_LEN: usize = 128;
-/// Bytes in a PUT_NAK, PUT_DONE or GET_DONE.
-const DONE_LEN: usize = 60;
-/// Bytes of a PUT_ACK before its fragments.
-const PUT_ACK_HEAD: usize = 72;
 /// Bytes of a GET_REQ before its fragments.
 const GET_REQ_HEAD: usize = 136;
 /// Bytes of one fragment in a descriptor.
@@ -71,6 +64,20 @@ pub(super) fn array_at<const N: usize>(buf: &[u8], off: usize) -> Option<&[u8; N
     buf.get(off..)?.first_chunk::<N>()
 }
 
+/// Defines methods of [`Order`] that read an integer at an offset.
+macro_rules! readers {
+    ($($name:ident: $int:ident),+) => {$(
+        #[inline(always)]
+        pub(super) fn $name(self, buf: &[u8], off: usize) -> Option<$int> {
+            let v = $int::from_ne_bytes(*array_at(buf, off)?);
+            Some(match self {
+                Order::Native => v,
+                Order::Swapped => v.swap_bytes(),
+            })
+        }
+    )+};
+}
+
 impl Order {
     /// Returns the bytes of an integer of this host in this order.
     #[inline(always)]
@@ -81,33 +88,11 @@ impl Order {
         bytes
     }
 
-    #[inline(always)]
-    pub(super) fn u16_at(self, buf: &[u8], off: usize) -> Option<u16> {
-        let v = u16::from_ne_bytes(*array_at(buf, off)?);
-        Some(match self {
-            Order::Native => v,
-            Order::Swapped => v.swap_bytes(),
-        })
-    }
-
-    #[inline(always)]
-    pub(super) fn u32_at(self, buf: &[u8], off: usize) -> Option<u32> {
-        let v = u32::from_ne_bytes(*array_at(buf, off)?);
-        Some(match self {
-            Order::Native => v,
-            Order::Swapped => v.swap_bytes(),
-        })
-    }
-
-    #[inline(always)]
-    pub(super) fn u64_at(self, buf: &[u8], off: usize) -> Option<u64> {
-        let v = u64::from_ne_bytes(*array_at(buf, off)?);
-        Some(match self {
-            Order::Native => v,
-            Order::Swapped => v.swap_bytes(),
-        })
-    }
+    readers!(u16_at: u16, u32_at: u32, u64_at: u64);
 }
+
+/// Place of bytes that were written.
+type Written<'a, const N: usize> = Result<&'a mut [u8; N], WireError>;
 
 /// Writer of consecutive fields into a slice; does not write past its end.
 pub(super) struct Writer<'a> {
@@ -120,34 +105,42 @@ impl<'a> Writer<'a> {
         Self { rest: out, order }
     }
 
-    pub(super) fn raw(&mut self, bytes: &[u8]) -> Option<()> {
-        let (head, tail) = core::mem::take(&mut self.rest).split_at_mut_checked(bytes.len())?;
-        head.copy_from_slice(bytes);
-        self.rest = tail;
-        Some(())
+    /// Writes bytes as they are. Returns their place, so that they can be set later.
+    #[inline(always)]
+    pub(super) fn raw<const N: usize>(&mut self, bytes: &[u8; N]) -> Written<'a, N> {
+        let rest = core::mem::take(&mut self.rest);
+        let (place, rest) = rest.split_first_chunk_mut().ok_or(WireError::NoRoom)?;
+        self.rest = rest;
+        *place = *bytes;
+        Ok(place)
     }
 
     /// Writes an integer, given in this host's order, in the writer's order.
     #[inline(always)]
-    pub(super) fn int<const N: usize>(&mut self, bytes: [u8; N]) -> Option<()> {
+    pub(super) fn int<const N: usize>(&mut self, bytes: [u8; N]) -> Written<'a, N> {
         self.raw(&self.order.arrange(bytes))
     }
 
-    pub(super) fn params(&mut self, p: &ConnParams) -> Option<()> {
+    pub(super) fn params(&mut self, p: &ConnParams) -> Result<(), WireError> {
         self.int(p.queue_depth.to_ne_bytes())?;
         self.int(p.max_frags.to_ne_bytes())?;
-        self.int(p.max_msg_size.to_ne_bytes())
+        self.int(p.max_msg_size.to_ne_bytes())?;
+        Ok(())
     }
 
     #[inline(always)]
-    fn descriptor(&mut self, rd: &DescriptorOut<'_>) -> Option<()> {
+    fn descriptor(&mut self, rd: &DescriptorOut<'_>) -> Result<(), WireError> {
+        let count = u32::try_from(rd.frags.len()).unwrap_or(u32::MAX);
+        if !(1..=u32::from(FRAGS_MAX)).contains(&count) {
+            return Err(WireError::FragmentCount(count));
+        }
         self.int(rd.key.to_ne_bytes())?;
-        self.int(u32::try_from(rd.frags.len()).ok()?.to_ne_bytes())?;
+        self.int(count.to_ne_bytes())?;
         for f in rd.frags {
             self.int(f.nob.to_ne_bytes())?;
             self.int(f.addr.to_ne_bytes())?;
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -174,79 +167,39 @@ errors! {
     }
 }
 
-/// Protocol version.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u16)]
-pub enum Version {
-    /// 0x11, before 2009: decoded, never sent.
-    V1 = 0x11,
-    /// 0x12, which this driver uses.
-    V2 = 0x12,
-}
-
-impl Version {
-    /// Returns the number on the wire.
-    pub const fn wire(self) -> u16 {
-        self as u16
-    }
-
-    /// Returns the version of a number.
-    pub(super) const fn from_wire(v: u16) -> Result<Self, WireError> {
-        match v {
-            0x11 => Ok(Version::V1),
-            0x12 => Ok(Version::V2),
-            _ => Err(WireError::Version(v)),
-        }
+numbered! {
+    /// Protocol version.
+    Version: u16 {
+        /// 0x11, before 2009: decoded, never sent.
+        V1 = 0x11,
+        /// 0x12, which this driver uses.
+        V2 = 0x12,
     }
 }
 
-/// Message types (spec 2.4).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum MsgType {
-    /// Asks for a connection; in CM private data only.
-    ConnReq = 0xc0,
-    /// Accepts a connection; in CM private data only.
-    ConnAck = 0xc1,
-    /// Returns credits, or keeps the connection alive.
-    Noop = 0xd0,
-    /// An LNet message with its payload.
-    Immediate = 0xd1,
-    /// Offers the payload of a PUT or REPLY.
-    PutReq = 0xd2,
-    /// Ends a PUT without RDMA.
-    PutNak = 0xd3,
-    /// Names the memory for the payload.
-    PutAck = 0xd4,
-    /// The payload was written.
-    PutDone = 0xd5,
-    /// Asks for data and names the memory for it.
-    GetReq = 0xd6,
-    /// The data was written.
-    GetDone = 0xd7,
-}
-
-impl MsgType {
-    /// Returns the type of a number; `None` if there is none.
-    const fn from_wire(v: u8) -> Option<Self> {
-        Some(match v {
-            0xc0 => MsgType::ConnReq,
-            0xc1 => MsgType::ConnAck,
-            0xd0 => MsgType::Noop,
-            0xd1 => MsgType::Immediate,
-            0xd2 => MsgType::PutReq,
-            0xd3 => MsgType::PutNak,
-            0xd4 => MsgType::PutAck,
-            0xd5 => MsgType::PutDone,
-            0xd6 => MsgType::GetReq,
-            0xd7 => MsgType::GetDone,
-            _ => return None,
-        })
-    }
-
-    /// Returns the number on the wire.
-    pub const fn wire(self) -> u8 {
-        self as u8
+numbered! {
+    /// Message types (spec 2.4).
+    MsgType: u8 {
+        /// Asks for a connection; in CM private data only.
+        ConnReq = 0xc0,
+        /// Accepts a connection; in CM private data only.
+        ConnAck = 0xc1,
+        /// Returns credits, or keeps the connection alive.
+        Noop = 0xd0,
+        /// An LNet message with its payload.
+        Immediate = 0xd1,
+        /// Offers the payload of a PUT or REPLY.
+        PutReq = 0xd2,
+        /// Ends a PUT without RDMA.
+        PutNak = 0xd3,
+        /// Names the memory for the payload.
+        PutAck = 0xd4,
+        /// The payload was written.
+        PutDone = 0xd5,
+        /// Asks for data and names the memory for it.
+        GetReq = 0xd6,
+        /// The data was written.
+        GetDone = 0xd7,
     }
 }
 
@@ -380,9 +333,8 @@ impl<P, D> AnyBody<'_, P, D> {
 pub struct Descriptor<'a> {
     key: u32,
     total: u32,
-    order: Order,
     nfrags: u16,
-    frags: &'a [u8],
+    fragments: Fragments<'a>,
 }
 
 impl<'a> Descriptor<'a> {
@@ -398,21 +350,21 @@ impl<'a> Descriptor<'a> {
             _ => return Err(WireError::FragmentCount(count)),
         };
         let bytes = FRAGMENT_LEN.saturating_mul(usize::from(nfrags));
-        let frags = body
+        let rest = body
             .get(DESCRIPTOR_HEAD..)
             .and_then(|rest| rest.get(..bytes))
             .ok_or(WireError::ShortDescriptor)?;
+        let fragments = Fragments { rest, order };
         let total = match facts.rd_total {
-            0 => total_of(Fragments { rest: frags, order })?,
+            0 => total_of(fragments)?,
             total => total,
         };
         // INVARIANT: The count is right, and `total_of` checked the sum and the addresses, now or before.
         Ok(Self {
             key,
             total,
-            order,
             nfrags,
-            frags,
+            fragments,
         })
     }
 
@@ -433,10 +385,7 @@ impl<'a> Descriptor<'a> {
 
     /// Returns the fragments in order, empty ones included.
     pub fn fragments(&self) -> Fragments<'a> {
-        Fragments {
-            rest: self.frags,
-            order: self.order,
-        }
+        self.fragments
     }
 }
 
@@ -459,7 +408,7 @@ fn total_of(fragments: Fragments<'_>) -> Result<u32, WireError> {
 }
 
 /// Iterator over the fragments of a [`Descriptor`].
-#[derive(Clone, Debug)]
+#[derive(Copy, Clone, Debug)]
 pub struct Fragments<'a> {
     rest: &'a [u8],
     order: Order,
@@ -585,7 +534,7 @@ fn opening(buf: &[u8], order: Order) -> Result<Version, WireError> {
     if order_of(magic, MAGIC) != Some(order) {
         return Err(WireError::Magic(magic));
     }
-    Version::from_wire(version)
+    Version::from_wire(version).ok_or(WireError::Version(version))
 }
 
 #[inline(always)]
@@ -740,33 +689,6 @@ pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
     }
 }
 
-impl BodyOut<'_> {
-    /// Returns the length of the whole message in bytes.
-    #[inline(always)]
-    fn nob(&self) -> Result<usize, WireError> {
-        let with_frags = |head: usize, rd: &DescriptorOut<'_>| match rd.frags.len() {
-            n if (1..=usize::from(FRAGS_MAX)).contains(&n) => {
-                Ok(head.saturating_add(n.saturating_mul(FRAGMENT_LEN)))
-            }
-            n => Err(WireError::FragmentCount(
-                u32::try_from(n).unwrap_or(u32::MAX),
-            )),
-        };
-        match self {
-            Self::ConnReq(_) | Self::ConnAck(_) => Ok(CONN_MSG_LEN),
-            Self::Noop => Ok(HEADER_LEN),
-            Self::Immediate { payload, .. } if *payload > IMMEDIATE_MAX => {
-                Err(WireError::PayloadTooLong)
-            }
-            Self::Immediate { payload, .. } => Ok(IMMEDIATE_HEAD.saturating_add(*payload)),
-            Self::PutReq { .. } => Ok(PUT_REQ_LEN),
-            Self::PutAck { rd, .. } => with_frags(PUT_ACK_HEAD, rd),
-            Self::GetReq { rd, .. } => with_frags(GET_REQ_HEAD, rd),
-            Self::PutNak(_) | Self::PutDone(_) | Self::GetDone(_) => Ok(DONE_LEN),
-        }
-    }
-}
-
 /// Writes a message without checksum in our byte order and returns its length in bytes.
 ///
 /// Of an IMMEDIATE only the 120 bytes before the payload are written, but the length returned counts the payload. Fails
@@ -784,46 +706,52 @@ pub fn encode_as(
     env: &Envelope,
     body: &BodyOut<'_>,
 ) -> Result<usize, WireError> {
-    let nob = body.nob()?;
-    let wire_nob = u32::try_from(nob).map_err(|_| WireError::NoRoom)?;
-    write(Writer::new(out, order), env, body, wire_nob).ok_or(WireError::NoRoom)?;
-    Ok(nob)
-}
-
-#[inline(always)]
-fn write(mut w: Writer<'_>, env: &Envelope, body: &BodyOut<'_>, nob: u32) -> Option<()> {
+    let room = out.len();
+    let mut w = Writer::new(out, order);
     w.int(MAGIC.to_ne_bytes())?;
     w.int(env.version.wire().to_ne_bytes())?;
     w.raw(&[body.kind().wire(), env.credits])?;
-    w.int(nob.to_ne_bytes())?;
+    let length = w.raw(&[0; 4])?;
     w.raw(&CKSUM_ZEROS)?;
     w.int(env.src.raw().to_ne_bytes())?;
     w.int(env.src_stamp.to_ne_bytes())?;
     w.int(env.dst.raw().to_ne_bytes())?;
     w.int(env.dst_stamp.to_ne_bytes())?;
+    let mut following = 0;
     match body {
-        BodyOut::ConnReq(p) | BodyOut::ConnAck(p) => w.params(p),
-        BodyOut::Noop => Some(()),
-        BodyOut::Immediate { hdr, .. } => w.raw(*hdr),
+        BodyOut::ConnReq(p) | BodyOut::ConnAck(p) => w.params(p)?,
+        BodyOut::Noop => {}
+        BodyOut::Immediate { payload, .. } if *payload > IMMEDIATE_MAX => {
+            return Err(WireError::PayloadTooLong)
+        }
+        BodyOut::Immediate { hdr, payload } => {
+            w.raw(*hdr)?;
+            following = *payload;
+        }
         BodyOut::PutReq { hdr, cookie } => {
             w.raw(*hdr)?;
-            w.raw(&cookie.0.to_ne_bytes())
+            w.raw(&cookie.0.to_ne_bytes())?;
         }
         BodyOut::PutAck { src, dst, rd } => {
             w.raw(&src.0.to_ne_bytes())?;
             w.raw(&dst.0.to_ne_bytes())?;
-            w.descriptor(rd)
+            w.descriptor(rd)?;
         }
         BodyOut::GetReq { hdr, cookie, rd } => {
             w.raw(*hdr)?;
             w.raw(&cookie.0.to_ne_bytes())?;
-            w.descriptor(rd)
+            w.descriptor(rd)?;
         }
         BodyOut::PutNak(d) | BodyOut::PutDone(d) | BodyOut::GetDone(d) => {
             w.raw(&d.cookie.0.to_ne_bytes())?;
-            w.int(d.status.to_ne_bytes())
+            w.int(d.status.to_ne_bytes())?;
         }
     }
+    let written = room.saturating_sub(w.rest.len());
+    let nob = written.saturating_add(following);
+    let wire_nob = u32::try_from(nob).map_err(|_| WireError::NoRoom)?;
+    *length = order.arrange(wire_nob.to_ne_bytes());
+    Ok(nob)
 }
 
 /// Makes a written message ready to post: sets the credits it returns and, if `cksum`, its checksum.

@@ -53,15 +53,13 @@ use crate::{
             LNET_MTU, //
         },
         credits::Repost,
-        lnet_hdr::{
-            self,
-            Method, //
-        },
+        lnet_hdr,
         tx_state::Op,
         wire::{
             BodyOut,
             Cookie,
-            DescriptorOut, //
+            DescriptorOut,
+            MsgType, //
         }, //
     },
     rdma::{
@@ -85,10 +83,10 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         .kind()
         .and_then(|kind| lnet_hdr::choose(kind, req.is_routed(), nob, pages.is_gpu()));
     match method {
-        Some(Method::Immediate) => send_immediate(conn, msg, req),
-        Some(Method::PutReq) => send_put(conn, msg, req, nob),
-        Some(Method::GetReq) => send_get(conn, msg, req),
-        None => unsent(conn, Some(msg), req, EINVAL.into()),
+        Some(MsgType::Immediate) => send_immediate(conn, msg, req),
+        Some(MsgType::PutReq) => send_put(conn, msg, req, nob),
+        Some(MsgType::GetReq) => send_get(conn, msg, req),
+        _ => unsent(conn, Some(msg), req, EINVAL.into()),
     }
 }
 
