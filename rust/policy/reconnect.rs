@@ -400,6 +400,14 @@ impl ReconnectState {
             if !self.first {
                 self.pause = BackOff::Failed;
             }
+            let stale = why == Some(RetryWhy::StaleQp) && self.lost < RACES_MAX;
+            if stale && self.conns > 0 && !self.unwanted {
+                // No try: a device that uses a number again at once gets this answer until the peer's CM forgets the
+                // number, after some seconds.
+                self.lost = self.lost.saturating_add(1);
+                self.tries = self.tries.saturating_add(1);
+                self.pause = BackOff::Broke;
+            }
         }
         self.attempt_over(active);
         if !active && self.due {
@@ -899,6 +907,29 @@ mod tests {
     #[test]
     fn test_old_queue_pair_number_is_replaced_soon() {
         check_soon(RetryWhy::StaleQp);
+    }
+
+    /// Tests a peer whose CM still knows the number that each attempt beside a connection gets.
+    #[test]
+    fn a_stale_reject_beside_a_connection_is_no_try() {
+        let mut p = all_up(2);
+        breaks(&mut p);
+        let stale = |p: &mut ReconnectState| {
+            assert!(p.more(2, 7).is_some_and(|ms| broke_ms().contains(&ms)));
+            assert_eq!(p.retry(false, 2), 1);
+            fails(p, Some(RetryWhy::StaleQp), false, 7)
+        };
+        for _ in 0..RACES_MAX {
+            assert_eq!(stale(&mut p), AfterFailure::OthersRemain);
+        }
+        // Then each is a try, and there is an end.
+        let mut tries = 0;
+        while p.more(2, 7).is_some() {
+            assert_eq!(p.retry(false, 2), 1);
+            let _ = fails(&mut p, Some(RetryWhy::StaleQp), false, 7);
+            tries += 1;
+        }
+        assert_eq!(tries, REPLACE_TRIES);
     }
 
     fn check_soon(why: RetryWhy) {

@@ -83,6 +83,8 @@ pub struct Queue {
     name: &'static str,
     node: usize,
     gone: bool,
+    /// The driver has set a limit.
+    few: bool,
     tasks: BTreeSet<Tid>,
     items: Limited,
 }
@@ -141,8 +143,7 @@ pub fn frees(dev: *mut Dev) {
         let q = unsafe { &**queue };
         let items = &q.items;
         let beside = |f: &(Tid, *mut Dev)| f.1 != dev && items.begun.contains(&f.0);
-        if items.at_once.is_some() && items.begun.contains(&me) && works.freeing.iter().any(beside)
-        {
+        if q.few && items.begun.contains(&me) && works.freeing.iter().any(beside) {
             violation("ids of two devices are freed in one queue of few at a time");
         }
     }
@@ -168,6 +169,7 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
     }
+    let few = at_once != 0;
     // A smaller limit than the driver asked for, down to one: this reveals an item that waits for
     // another.
     let at_once = match u64::try_from(at_once) {
@@ -181,6 +183,7 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
         node: sched::node(),
         gone: false,
         tasks: BTreeSet::new(),
+        few,
         items: Limited::new(at_once),
     }));
     let queues = &mut w().works.queues;
