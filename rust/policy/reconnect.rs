@@ -923,11 +923,11 @@ mod tests {
             assert_eq!(stale(&mut p), AfterFailure::OthersRemain);
         }
         // Then each is a try, and there is an end.
-        let mut tries = 0;
+        let mut tries: u8 = 0;
         while p.more(2, 7).is_some() {
             assert_eq!(p.retry(false, 2), 1);
             let _ = fails(&mut p, Some(RetryWhy::StaleQp), false, 7);
-            tries += 1;
+            tries = tries.saturating_add(1);
         }
         assert_eq!(tries, REPLACE_TRIES);
     }

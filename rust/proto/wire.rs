@@ -725,11 +725,11 @@ pub fn encode_as(
             return Err(WireError::PayloadTooLong)
         }
         BodyOut::Immediate { hdr, payload } => {
-            w.raw(*hdr)?;
+            w.raw(hdr)?;
             following = *payload;
         }
         BodyOut::PutReq { hdr, cookie } => {
-            w.raw(*hdr)?;
+            w.raw(hdr)?;
             w.raw(&cookie.0.to_ne_bytes())?;
         }
         BodyOut::PutAck { src, dst, rd } => {
@@ -738,7 +738,7 @@ pub fn encode_as(
             w.descriptor(rd)?;
         }
         BodyOut::GetReq { hdr, cookie, rd } => {
-            w.raw(*hdr)?;
+            w.raw(hdr)?;
             w.raw(&cookie.0.to_ne_bytes())?;
             w.descriptor(rd)?;
         }
