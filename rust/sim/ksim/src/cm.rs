@@ -1200,10 +1200,12 @@ fn resolve(
     lock::might_sleep("rdma_resolve_addr");
     mem::allocates("rdma_resolve_addr");
     sched::point();
+    let i = id_mut(id);
     if world::fails(Fault::Cm) {
+        let peer = raw(dst).ip;
+        w().lnet.unasked.insert((i.node, peer), sched::now());
         return -(ENOMEM as i32);
     }
-    let i = id_mut(id);
     if i.state != State::Idle && i.state != State::Bound {
         return -(EINVAL as i32);
     }
