@@ -569,8 +569,9 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 
 /*
  * Handles the deletion of an interface that rests on another one, a port that
- * leaves its master, and a VXLAN that leaves its lower interface. The event of the upper interface comes when no
- * message reaches it any more, and when its GIDs are gone.
+ * leaves its master, and a VXLAN that leaves its lower interface. The event of
+ * the upper interface comes when no message reaches it any more, and when its
+ * GIDs are gone.
  */
 static int ro2ib_netdev_early_event(struct notifier_block *nb,
 				    unsigned long event, void *ptr)
