@@ -403,9 +403,9 @@ impl ReconnectState {
             let stale = why == Some(RetryWhy::StaleQp) && self.lost < RACES_MAX;
             if stale && self.conns > 0 && !self.unwanted {
                 // No try: a device that uses a number again at once gets this answer until the peer's CM forgets the
-                // number, after some seconds.
+                // number, after some seconds. One try was for all attempts that began together.
                 self.lost = self.lost.saturating_add(1);
-                self.tries = self.tries.saturating_add(1);
+                self.tries = self.tries.saturating_add(1).min(REPLACE_TRIES);
                 self.pause = BackOff::Broke;
             }
         }
@@ -930,6 +930,24 @@ mod tests {
             tries = tries.saturating_add(1);
         }
         assert_eq!(tries, REPLACE_TRIES);
+    }
+
+    #[test]
+    fn stale_rejects_of_attempts_that_began_together_give_back_one_try() {
+        let mut p = all_up(4);
+        for _ in 0..3 {
+            breaks(&mut p);
+        }
+        let mut rounds: u8 = 0;
+        while p.more(4, 7).is_some() {
+            for _ in 0..p.retry(false, 4) {
+                let _ = fails(&mut p, Some(RetryWhy::StaleQp), false, 7);
+            }
+            rounds = rounds.saturating_add(1);
+        }
+        // In the last of the free rounds, two of the three attempts are free.
+        let free = RACES_MAX.div_ceil(3);
+        assert_eq!(rounds, free.saturating_add(REPLACE_TRIES));
     }
 
     fn check_soon(why: RetryWhy) {
