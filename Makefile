@@ -52,7 +52,9 @@ rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
 
 export LIBCLANG_PATH
 # core and the crates of the compiler are the same for many builds.
-export RO2IB_RUST_CACHE ?= $(if $(CACHE),$(CACHE)/rust)
+ifneq ($(CACHE),)
+export RO2IB_RUST_CACHE ?= $(CACHE)/rust
+endif
 
 modules:
 	$(if $(OUT),@mkdir -p $(OUT))

@@ -57,6 +57,14 @@ def test_warnings_end_only_test_oldest_kernels(variables):
     assert "-Wno-error" not in variables("", "KUNIT_TESTS=1")["CC"].split()
 
 
+def test_builds_that_tests_start_choose_their_own_cache_for_core():
+    """A variable that `make test` exported empty would turn the cache of those builds off."""
+    env = {name: value for name, value in os.environ.items() if name not in ("CACHE", "RO2IB_RUST_CACHE")}
+    cmd = ["make", "-f", os.path.join(ROOT, "Makefile"), "--eval", "show: ; @env", "show", "KDIR=/nonexistent", "CACHE="]
+    done = subprocess.run(cmd, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert "PATH=" in done.stdout and "RO2IB_RUST_CACHE" not in done.stdout
+
+
 def names(pattern):
     """Returns the names that match a regular expression of alternatives in parentheses."""
     if m := re.search(r"\(([\w|]+)\)", pattern):
