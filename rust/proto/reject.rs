@@ -251,8 +251,10 @@ pub mod cm_reason {
     pub const STALE_CONN: i32 = 10;
     /// The listener rejected, with the reason in private data.
     pub const CONSUMER_DEFINED: i32 = 28;
-    /// iWARP: no listener (`ECONNREFUSED`).
+    /// iWARP: no listener, by siw (`ECONNREFUSED`).
     pub const REFUSED: i32 = -111;
+    /// iWARP: no listener, by irdma and erdma (`ECONNRESET`).
+    pub const RESET: i32 = -104;
 }
 
 /// Reason to ask again.
@@ -327,7 +329,7 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &PeerParams) -> 
         }
         cm_reason::CONSUMER_DEFINED => {}
         ..0 if !private_data.is_empty() => {}
-        cm_reason::REFUSED => return Reaction::Fail(Refused::NoListener),
+        cm_reason::REFUSED | cm_reason::RESET => return Reaction::Fail(Refused::NoListener),
         other => return Reaction::Fail(Refused::Cm(other)),
     }
     let reject = match Reject::decode(private_data) {
@@ -480,13 +482,15 @@ mod tests {
                 Reaction::Fail(Refused::Malformed(WireError::Magic(0)))
             );
         }
+        for reason in [-104, -111] {
+            assert_eq!(
+                react_to_reject(reason, &[], &a),
+                Reaction::Fail(Refused::NoListener)
+            );
+        }
         assert_eq!(
-            react_to_reject(-111, &[], &a),
-            Reaction::Fail(Refused::NoListener)
-        );
-        assert_eq!(
-            react_to_reject(-104, &[], &a),
-            Reaction::Fail(Refused::Cm(-104))
+            react_to_reject(-103, &[], &a),
+            Reaction::Fail(Refused::Cm(-103))
         );
     }
 
