@@ -149,14 +149,15 @@ impl WorkQueues {
     ///
     /// `ENOMEM`.
     pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
-        let mut all = self.devices.lock();
         // The first handle is created under this mutex; later ones are clones of an existing handle.
         let free = |one: &&Arc<DeviceEntry>| {
             one.unanswered.is_some() == waits && one.users.load(Acquire) == 0
         };
-        if let Some(free) = all.iter().find(free) {
+        if let Some(free) = self.devices.lock().iter().find(free) {
             return Ok(DeviceQueues::of(free));
         }
+        // Without the mutex: the thread of a new queue may have to wait for memory, and another device finds its unused
+        // queues meanwhile.
         let at_once = work::cpus().clamp(AT_ONCE.0, AT_ONCE.1);
         let at_once = match waits {
             true => WAITING_AT_ONCE,
@@ -172,7 +173,7 @@ impl WorkQueues {
         };
         let one = Arc::new(one, GFP_KERNEL)?;
         let queues = DeviceQueues::of(&one);
-        all.push(one, GFP_KERNEL)?;
+        self.devices.lock().push(one, GFP_ATOMIC)?;
         Ok(queues)
     }
 

@@ -404,6 +404,7 @@ fn kmalloc(size: usize, flags: u32) -> *mut c_void {
     if flags & 0x400 != 0 {
         lock::might_sleep("kmalloc");
         lock::may_wait_for_memory("Regions::list");
+        lock::may_wait_for_memory("WorkQueues::devices");
         if w().no_wait == Some(sched::node()) && w().sched.tasks[sched::current()].for_lnet != 0 {
             violation("a call of LNet waits for memory, and reclaim may wait for its message");
         }

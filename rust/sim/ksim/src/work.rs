@@ -166,6 +166,7 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     lock::might_sleep("alloc_workqueue");
     // Its thread is made by another one, without the scope of the caller.
     lock::may_wait_for_memory("Ifaces::list");
+    lock::may_wait_for_memory("WorkQueues::devices");
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
     }
