@@ -68,6 +68,15 @@ const ROUTE_MS: u32 = 5000;
 impl CmHandler for Conn {
     fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>) {
         let this: Arc<Self> = this.into();
+        if matches!(
+            event,
+            CmEvent::Established { .. }
+                | CmEvent::Rejected { .. }
+                | CmEvent::ConnectError
+                | CmEvent::Unreachable
+        ) {
+            this.with(|inner| inner.answered = true);
+        }
         match *event {
             CmEvent::AddrResolved => this.addr_resolved(id),
             CmEvent::RouteResolved => this.event(ConnEvent::RouteResolved),

@@ -224,6 +224,8 @@ struct Inner {
     path: Path,
     /// The driver has called the CM to connect or to accept.
     asked: bool,
+    /// The peer has answered that call, or the CM does not wait for an answer any more.
+    answered: bool,
     /// The CM has the peer's answer to this side's request, valid or not: for the peer it is a connection.
     connected: bool,
     /// The peer's request needs a reject, but there was no route, or no id yet.
@@ -517,6 +519,7 @@ impl Conn {
             peer_qpn: 0,
             path: Path::UNKNOWN,
             asked: false,
+            answered: false,
             connected: false,
             owes_reject: false,
             linger: CmIdLinger::default(),
@@ -681,10 +684,7 @@ impl Conn {
             // Ending an attempt waits in iw_cm for the TCP of the other side, for minutes if that does not answer. The
             // queue pairs of other connections do not wait for that.
             Some(Worker::QueuePair)
-                if self.over_tcp
-                    && inner.asked
-                    && !inner.connected
-                    && !inner.state.is_attempt() =>
+                if self.over_tcp && inner.asked && !inner.answered && !inner.state.is_attempt() =>
             {
                 let queue = self.queues.unanswered();
                 let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());

@@ -525,6 +525,8 @@ fn tcp_waits(seed: u64) -> End {
     for node in &mut plan.nodes {
         (node.tcp, node.software) = (true, false);
     }
+    // This peer rejects the first request, for a smaller depth.
+    (plan.nodes[1].credits, plan.nodes[1].hiw) = (4, 2);
     plan.tcp_gives_up = 350 * SEC;
     run(seed, plan, 4 * LOST, || {
         for node in 0..=HONEST {
