@@ -214,8 +214,11 @@ impl Hca {
     pub(crate) fn update_port(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
-        self.mtu.store(port.mtu, Relaxed);
         self.active.store(port.active, Relaxed);
+        // mlx4 reports the smallest MTU while it has no interface.
+        if port.active {
+            self.mtu.store(port.mtu, Relaxed);
+        }
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = LinkSpeed::of_port(port.speed, port.width);
             self.mbps.store(speed.0, Relaxed);

@@ -300,7 +300,10 @@ impl NiDevice {
             return;
         }
         hca.update_port(port);
-        self.end_outdated(port);
+        // A port that is down may report any LID and MTU.
+        if port.active {
+            self.end_outdated(port);
+        }
         ni.fit(hca);
         let active = self.is_active(port.active);
         if ni.way(|way| way.port(active)) {

@@ -313,9 +313,12 @@ impl LinkState {
     }
 
     /// Records the LID of the port. Returns whether the subnet manager has assigned another one since the last check.
-    /// Packets that a peer sends to the old LID do not arrive. A port that is down has no LID.
+    /// Packets that a peer sends to the old LID do not arrive. A port that is not configured has no LID: 0, or with
+    /// mlx5 the permissive LID.
     pub fn has_new_lid(&mut self, lid: u32) -> bool {
-        lid != 0 && ![0, lid].contains(&core::mem::replace(&mut self.device_state.lid, lid))
+        const PERMISSIVE: u32 = 0xffff;
+        ![0, PERMISSIVE].contains(&lid)
+            && ![0, lid].contains(&core::mem::replace(&mut self.device_state.lid, lid))
     }
 
     /// Records the active MTU of the port, in bytes. Returns whether it is smaller than at the last check.
@@ -581,6 +584,15 @@ mod tests {
     use core::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn a_port_that_is_not_configured_has_no_new_lid() {
+        let mut w = LinkState::default();
+        for lid in [0xffff, 17, 0xffff, 17, 0, 17] {
+            assert!(!w.has_new_lid(lid));
+        }
+        assert!(w.has_new_lid(18));
+    }
 
     #[test]
     fn a_short_loss_is_held() {

@@ -363,8 +363,13 @@ pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: 
         let dev = &*dev.cast::<Dev>();
         *out = ro2ib_port {
             active: dev.up,
-            mtu: dev.mtu,
-            lid: if w().plan.ib && dev.up { dev.lid } else { 0 },
+            // As mlx4 reports a port that is down, and mlx5 its LID.
+            mtu: if dev.up { dev.mtu } else { 256 },
+            lid: match (w().plan.ib, dev.up) {
+                (false, _) => 0,
+                (true, true) => dev.lid,
+                (true, false) => 0xffff,
+            },
             speed: SPEEDS[dev.ups % 3].0,
             width: 2,
             bad_pkeys: 0,
