@@ -54,6 +54,9 @@ use crate::{
 /// more of them than are free.
 const RESERVED_MAPS: usize = 8;
 
+/// No queue pair of the device has been made yet: the inline size is the one that the search begins with.
+pub(crate) const INLINE_UNKNOWN: u32 = 1 << 16;
+
 pub(crate) struct Hca {
     pub(crate) device: ARef<Device>,
     pub(crate) pd: Arc<Pd>,
@@ -69,7 +72,8 @@ pub(crate) struct Hca {
     pub(crate) mr_page: RegionPage,
     /// Mappings for a shortage of memory: for answers, and for messages of LNet.
     pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
-    /// Bytes of a send that fit into a work request itself, as far as known ([`queue_sizes::smaller_inline`]).
+    /// Bytes of a send that fit into a work request itself ([`queue_sizes::smaller_inline`]), and [`INLINE_UNKNOWN`]
+    /// until a queue pair has been made.
     pub(crate) inline: Atomic<u32>,
     /// Packets of other partitions that the port had received when the NI started to use it.
     bad_pkeys_before: u32,
@@ -177,7 +181,7 @@ impl Hca {
             port,
             mr_pages,
             mr_page,
-            inline: Atomic::new(inline.into()),
+            inline: Atomic::new(u32::from(inline) | INLINE_UNKNOWN),
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),

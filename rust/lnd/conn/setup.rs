@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     lnd::{
+        hca::INLINE_UNKNOWN,
         log,
         peer::Connection,
         timestamp::Timestamp, //
@@ -276,7 +277,8 @@ impl Conn {
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
         let mut depth = hca.deepest(self.with(|inner| inner.known.depth));
-        let known_inline = u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0);
+        let inline_found = hca.inline.load(Relaxed);
+        let known_inline = u16::try_from(inline_found & !INLINE_UNKNOWN).unwrap_or(0);
         let mut inline = known_inline;
         let (parts, sq_depth, max_sge) = loop {
             let max_sge = hca.gather(self.ni.wrq_sge);
@@ -303,7 +305,10 @@ impl Conn {
                 (Err(e), ..) => return Err(SetupError(MAKE_QP, e)),
             }
         };
-        hca.inline.store(inline.into(), Relaxed);
+        // Not lower later: irdma also returns EINVAL if a command of the device has failed.
+        if inline_found & INLINE_UNKNOWN != 0 {
+            let _ = hca.inline.cmpxchg(inline_found, inline.into(), Relaxed);
+        }
         let buffers = usize::from(depth.rx_buffers());
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);

@@ -89,6 +89,8 @@ pub struct Id {
     qp: *mut Qp,
     /// Queue pair that the id had before.
     old_qp: *mut Qp,
+    /// The driver has tried to make a queue pair.
+    tried: bool,
     state: State,
     cm: Cm,
     src: Addr,
@@ -527,6 +529,7 @@ fn new_id(
         dev: core::ptr::null_mut(),
         qp: core::ptr::null_mut(),
         old_qp: core::ptr::null_mut(),
+        tried: false,
         state: State::Idle,
         cm: Cm::Idle,
         src: Addr::default(),
@@ -1674,7 +1677,8 @@ pub unsafe extern "C" fn ro2ib_create_qp(
     verbs::command(i.dev);
     // SAFETY: By the contract of this function.
     unsafe {
-        match verbs::create_qp(pd, cq, caps) {
+        let first = !core::mem::replace(&mut i.tried, true);
+        match verbs::create_qp(pd, cq, caps, first) {
             Ok(qp) => {
                 id_mut(id).qp = qp;
                 *out = qp.cast();

@@ -420,6 +420,8 @@ pub fn command(dev: *mut Dev) {
 pub struct Pd {
     dev: *mut Dev,
     users: usize,
+    /// Largest inline size that a queue pair asked for and got.
+    inline: u32,
 }
 
 #[no_mangle]
@@ -433,7 +435,12 @@ pub unsafe extern "C" fn ro2ib_alloc_pd(dev: *mut ib_device) -> *mut ib_pd {
     command(dev);
     // SAFETY: Devices stay until the world ends.
     unsafe { (*dev).pds += 1 };
-    Box::into_raw(Box::new(Pd { dev, users: 0 })).cast()
+    Box::into_raw(Box::new(Pd {
+        dev,
+        users: 0,
+        inline: 0,
+    }))
+    .cast()
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_dealloc_pd(pd: *mut ib_pd) {
@@ -816,22 +823,27 @@ pub fn connected(node: usize) -> usize {
     w().qps.values().filter(is_so).count()
 }
 
-/// Creates a queue pair.
+/// Creates a queue pair. `first`: the driver has not tried that before for the same connection.
 pub unsafe fn create_qp(
     pd: *mut ib_pd,
     cq: *mut ro2ib_cq,
     caps: *mut ro2ib_qp_caps,
+    first: bool,
 ) -> Result<*mut Qp, i32> {
     lock::might_sleep("ib_create_qp");
     mem::allocates("ib_create_qp");
     sched::point();
-    if world::fails(Fault::Verbs) {
-        return Err(-(ENOMEM as i32));
-    }
     let pd: *mut Pd = pd.cast();
     // SAFETY: By the contract of this function.
     unsafe {
         let dev = (*pd).dev;
+        if world::fails(Fault::Verbs) {
+            return Err(match family(dev) {
+                // For any command that fails.
+                Family::Irdma => -(EINVAL as i32),
+                _ => -(ENOMEM as i32),
+            });
+        }
         let caps = &mut *caps;
         if caps.max_send_wr > (*dev).attrs.max_qp_wr
             || caps.max_recv_wr > (*dev).attrs.max_qp_wr
@@ -839,9 +851,13 @@ pub unsafe fn create_qp(
         {
             return Err(-(EINVAL as i32));
         }
+        if first && caps.max_inline < (*pd).inline {
+            violation("a queue pair asks for less inline than others had");
+        }
         if caps.max_inline > family(dev).max_inline() {
             return Err(-(EINVAL as i32));
         }
+        (*pd).inline = (*pd).inline.max(caps.max_inline);
         let qpn = (*dev).number();
         let world = w();
         if world.plan.no_inline {
