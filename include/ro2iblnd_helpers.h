@@ -153,6 +153,7 @@ struct ro2ib_cq *ro2ib_cq_create(struct ib_device *dev, u32 nr_cqe, u32 vector,
 				 struct workqueue_struct *wq,
 				 ro2ib_cq_round_t *round,
 				 ro2ib_qp_event_t *event, void *context);
+void ro2ib_cq_poll(struct ro2ib_cq *cq);
 bool ro2ib_cq_is_used(const struct ro2ib_cq *cq);
 void ro2ib_cq_abandon(struct ro2ib_cq *cq);
 void ro2ib_cq_destroy(struct ro2ib_cq *cq);

@@ -185,6 +185,17 @@ void ro2ib_cq_quiesce(struct ro2ib_cq *cq)
 }
 
 /*
+ * Polls @cq, because an event may have been lost. Some providers (ionic,
+ * bnxt_re) make the completions of a flush themselves. Their event does nothing
+ * while the softirq is in its last round, and they do not report these
+ * completions to rearm(). Any context.
+ */
+void ro2ib_cq_poll(struct ro2ib_cq *cq)
+{
+	ro2ib_cq_event(cq->ib, cq);
+}
+
+/*
  * Returns whether the queue pair of @cq exists. rdma_destroy_qp() does not
  * report that the provider has refused to destroy it.
  */

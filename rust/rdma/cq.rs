@@ -122,6 +122,12 @@ impl Cq {
         unsafe { bindings::ro2ib_cq_quiesce(self.as_raw()) }
     }
 
+    /// Polls the queue soon, because the device may have raised an event that was lost. Any context.
+    pub(super) fn poll(&self) {
+        // SAFETY: By the type invariant it is valid, and a poll that is on the way ends before it is freed.
+        unsafe { bindings::ro2ib_cq_poll(self.as_raw()) }
+    }
+
     /// Returns whether a QP uses the queue.
     pub(super) fn is_used(&self) -> bool {
         // SAFETY: By the type invariant it is valid, and was not abandoned: see `abandon`.

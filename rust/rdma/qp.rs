@@ -328,6 +328,11 @@ impl<T: QpHandler> Qp<T> {
         Ok(())
     }
 
+    /// Looks for completions, in case the device has not reported them. Any context.
+    pub(crate) fn poll_again(&self) {
+        self.cq.poll();
+    }
+
     /// Gives up a drain that does not end: the next [`Self::destroy_mrs`] does not wait for it. [`QpHandler::drained`]
     /// may still be called. Does nothing before [`Self::drain`] has returned.
     pub(crate) fn give_up_drain(&self) {

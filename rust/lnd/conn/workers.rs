@@ -61,6 +61,10 @@ use crate::{
 /// Milliseconds that the device has to flush its queues. A device that takes longer is dead.
 const DRAIN_MS: u32 = 5_000;
 
+/// Milliseconds for a queue pair that was never connected. qedr does not flush it: it is in the firmware only from when
+/// it is connected.
+const UNCONNECTED_DRAIN_MS: u32 = 1_000;
+
 /// Step of a worker.
 type Step = (Actions, fn(&Arc<Conn>));
 
@@ -185,9 +189,14 @@ impl WorkItem<TIMER> for Conn {
                 if inner.state.state() != State::Dead {
                     this.rearm_timer(CLOSING_MS);
                 }
-                if inner.state.state() == State::Draining && inner.step_left_ms() == 0 {
+                if inner.state.state() == State::Draining {
+                    let (qp, left_ms) = (inner.qp(), inner.step_left_ms());
                     drop(inner);
-                    this.give_up_drain();
+                    if left_ms == 0 {
+                        this.give_up_drain();
+                    } else if let Some(qp) = qp {
+                        qp.poll_again();
+                    }
                 }
             }
             State::Dead if inner.linger.is_mute() => {
@@ -280,26 +289,44 @@ impl Conn {
             // The connection was closed before the handler of the request took the id.
             None => self.with(|inner| inner.owes_reject = true),
         }
-        let drain = self.with(|inner| {
+        let (drain, ms) = self.with(|inner| {
             // The time of the drain counts from when the device has begun.
             inner.begin_step(u32::MAX);
-            inner.link.as_mut()?.end_posting()
+            let ms = match self.was_connected(inner) {
+                true => DRAIN_MS,
+                false => UNCONNECTED_DRAIN_MS,
+            };
+            let drain = inner.link.as_mut().and_then(QpHandle::end_posting);
+            (drain, ms)
         });
         // Before the markers are posted: they may complete before this returns.
         self.event(ConnEvent::DrainStarted);
         if drain.is_some_and(|(qp, sq, rq)| qp.drain(sq, rq).is_ok()) {
-            self.with(|inner| inner.begin_step(DRAIN_MS));
+            self.with(|inner| {
+                inner.begin_step(ms);
+                if inner.state.state() == State::Draining {
+                    self.rearm_timer(ms.min(CLOSING_MS));
+                }
+            });
         } else {
             // There is no queue pair, or its regions are freed without a drain.
             self.event(ConnEvent::Drained);
         }
     }
 
+    /// Returns whether the CM may have connected the queue pair: an accept does so before it returns.
+    fn was_connected(&self, inner: &Inner) -> bool {
+        inner.connected || (!self.active && inner.asked)
+    }
+
     /// Gives up the drain: a device that does not flush its queues is dead, and its reset may wait for this driver. So
     /// the queue pair is destroyed as it is.
     fn give_up_drain(self: &Arc<Self>) {
-        if let Some(qp) = self.with(|inner| inner.qp()) {
-            log::not_flushed(self.nid());
+        let (qp, is_dead) = self.with(|inner| (inner.qp(), self.was_connected(inner)));
+        if let Some(qp) = qp {
+            if is_dead {
+                log::not_flushed(self.nid());
+            }
             qp.give_up_drain();
         }
         self.event(ConnEvent::Drained);

@@ -571,6 +571,7 @@ unsafe extern "C" {
     pub fn ib_device_put(device: *mut ib_device);
     pub fn rdma_roce_rescan_device(ib_dev: *mut ib_device);
     pub fn ro2ib_cq_quiesce(cq: *mut ro2ib_cq);
+    pub fn ro2ib_cq_poll(cq: *mut ro2ib_cq);
     pub fn ro2ib_cq_is_used(cq: *const ro2ib_cq) -> bool;
     pub fn ro2ib_cq_abandon(cq: *mut ro2ib_cq);
     pub fn ro2ib_cq_destroy(cq: *mut ro2ib_cq);

@@ -82,7 +82,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 34] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 36] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -137,6 +137,11 @@ pub const WORLDS: [(&str, fn(u64) -> End); 34] = [
     }),
     ("a device does not destroy a region", keeps_mrs),
     ("a device refuses one message", refuses_one),
+    (
+        "a device flushes connected queue pairs only",
+        flushes_connected,
+    ),
+    ("events of a flush are lost", loses_events),
     ("LNet keeps the last requests", |seed| keeps_last(seed, 0)),
     ("LNet keeps the last request, messages finish", |seed| {
         keeps_last(seed, 3)
@@ -541,6 +546,57 @@ fn tcp_waits(seed: u64) -> End {
         honest_connect("a connection waits for peers that do not answer");
         sched::sleep(1000 * SEC);
         for node in 0..=HONEST {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Sends the first message to a peer with a smaller depth, which rejects the first request, over a device that flushes
+/// nothing of a queue pair that was never connected.
+fn flushes_connected(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    (plan.nodes[1].credits, plan.nodes[1].hiw) = (4, 2);
+    for node in &mut plan.nodes {
+        node.software = false;
+    }
+    run(seed, plan, 16, || {
+        w().family = verbs::Family::Qedr;
+        up(0, 1);
+        up(1, 1);
+        done_on(0, "user", || {
+            let late = "a retry waits for a device that does not flush";
+            send(ni(0, 0), world::ip(1, 0), 2 * SEC, late);
+        });
+        for node in 0..2 {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
+
+/// Closes connections over devices of which events are lost that come while completions are handled.
+fn loses_events(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    for node in &mut plan.nodes {
+        node.software = false;
+    }
+    run(seed, plan, 64, || {
+        w().family = verbs::Family::BnxtRe;
+        up(0, 1);
+        up(1, 1);
+        for _ in 0..20 {
+            done_on(0, "user", || {
+                send(ni(0, 0), world::ip(1, 0), 2 * SEC, "no connection");
+                let _ = lnet::control(ni(0, 0), 1, lnet::nid_of(world::ip(1, 0)));
+            });
+            // SAFETY: Devices stay until the world ends.
+            let none = |node| unsafe { (*world::device(node, 0)).qps == 0 };
+            within(3 * SEC, "a close waits for a lost event", || {
+                none(0) && none(1)
+            });
+        }
+        for node in 0..2 {
             down(node, 0..1);
         }
         world::clean_all();

@@ -639,6 +639,8 @@ pub enum Family {
     Rdmavt,
     /// The firmware flushes late. No COMM_EST.
     Erdma,
+    /// The firmware knows a queue pair from when it is connected, and flushes nothing of others. No COMM_EST.
+    Qedr,
 }
 
 impl Family {
@@ -655,6 +657,7 @@ impl Family {
             Self::Hns,
             Self::Rdmavt,
             Self::Erdma,
+            Self::Qedr,
         ])
     }
 
@@ -685,7 +688,7 @@ impl Family {
 }
 
 /// Returns the behaviour of a device.
-fn family(dev: *const Dev) -> Family {
+pub fn family(dev: *const Dev) -> Family {
     // SAFETY: Devices stay until the world ends.
     match unsafe { (*dev).software } {
         true => Family::Plain,
@@ -1146,6 +1149,9 @@ pub fn to_err(qp: *mut Qp) {
             q.rq.len()
         ));
     }
+    if q.state == State::Init && family(q.dev) == Family::Qedr {
+        (q.stuck, q.undrained) = (true, true);
+    }
     q.state = State::Err;
     q.done = 0;
     q.failed_at.get_or_insert(sched::now());
@@ -1166,7 +1172,7 @@ pub fn to_err(qp: *mut Qp) {
             flush_later(q, 0, waits(MS));
             flush_later(q, 1, waits(MS));
         }
-        Family::Hns => {
+        Family::Hns | Family::Qedr => {
             let wait = waits(5 * MS);
             flush_later(q, 0, wait);
             flush_later(q, 1, wait);
