@@ -62,13 +62,16 @@ use crate::{
             ListenHandler,
             Listener, //
         },
+        mr::{
+            Mapped,
+            Mr, //
+        },
         mr_sharing::Regions,
         net_ns::NetNs,
         page_frags::PageVec,
         pd::Pd,
         percpu_histogram::PercpuHistogram,
         qp::{
-            MapMrError,
             Qp,
             QpConfig, //
         },
@@ -548,7 +551,7 @@ fn write_to_a_key() -> Result {
     fill(&from)?;
 
     let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.map_mr(map.clone())?;
+    let mr = map_mr(&right.qp, map.clone())?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
 
     // On rxe a registration is two work requests.
@@ -596,15 +599,15 @@ fn write_to_a_key() -> Result {
 
     // The same region again: another key.
     let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.map_mr(map.clone())?;
-    let other = right.qp.map_mr(map.clone())?;
+    let mr = map_mr(&right.qp, map.clone())?;
+    let other = map_mr(&right.qp, map.clone())?;
     check(has_no_region(&right, &map))?;
     check(mr.rkey() != rkey)?;
     // Unmapped without having been posted, the key may be the same next time.
     let next = mr.rkey();
     right.qp.unmap_mr(other);
     right.qp.unmap_mr(mr);
-    let mr = right.qp.map_mr(map)?;
+    let mr = map_mr(&right.qp, map)?;
     check(mr.rkey() == next)?;
     right.qp.unmap_mr(mr);
 
@@ -640,7 +643,7 @@ fn bounce() -> Result {
 
     let mut bounce = BounceBuf::alloc(right.pd.device().clone(), to.share())?;
     let map = bounce.map().ok_or(EINVAL)?.clone();
-    let mr = right.qp.map_mr(map)?;
+    let mr = map_mr(&right.qp, map)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
     let _mr = right
         .sq
@@ -991,7 +994,7 @@ fn undrained() -> Result {
         &sink.vec(0, 4096),
         Direction::FromDevice,
     )?;
-    let mr = right.qp.map_mr(map)?;
+    let mr = map_mr(&right.qp, map)?;
     let mr = right
         .sq
         .push_reg(&right.qp, 1, mr, true)
@@ -1039,7 +1042,7 @@ fn registration_at_the_last_slot() -> Result {
     check(regs == 2)?;
     // The send queue does not count its free slots again before it has too few.
     while right.sq.slots() > 1 {
-        let mr = right.qp.map_mr(map.clone())?;
+        let mr = map_mr(&right.qp, map.clone())?;
         let mr = right
             .sq
             .push_reg(&right.qp, 1, mr, true)
@@ -1053,7 +1056,7 @@ fn registration_at_the_last_slot() -> Result {
     check(right.sq.slots() == 1)?;
     check(right.sq.free_slots(&right.qp) == u32::from(CONFIG.sq_depth))?;
 
-    let mr = right.qp.map_mr(map.clone())?;
+    let mr = map_mr(&right.qp, map.clone())?;
 
     check(right.sq.push_reg(&right.qp, 3, mr, true).is_ok())?;
     check(right.sq.slots() == u32::from(CONFIG.sq_depth) - regs)?;
@@ -1186,20 +1189,18 @@ fn buffers_in_pieces() -> Result {
     right.close()
 }
 
-impl From<MapMrError> for Error {
-    fn from(why: MapMrError) -> Self {
-        match why {
-            MapMrError::NoRegion(e) | MapMrError::Map(e) => e,
-        }
+/// Maps memory with an idle region of a queue pair, or adds one.
+fn map_mr(qp: &Qp<Side>, map: SgRef) -> Result<Mr<Mapped>> {
+    if let Some(mr) = qp.map_mr(map.clone())? {
+        return Ok(mr);
     }
+    qp.add_mr()?;
+    qp.map_mr(map)?.ok_or(ENOBUFS)
 }
 
 /// Returns whether a queue pair can have no further region.
 fn has_no_region(end: &End, map: &SgRef) -> bool {
-    matches!(
-        end.qp.map_mr(map.clone()),
-        Err(MapMrError::NoRegion(ENOBUFS))
-    )
+    matches!(end.qp.map_mr(map.clone()), Ok(None)) && matches!(end.qp.add_mr(), Err(ENOBUFS))
 }
 
 /// Checks that a queue pair allocates a region only when it needs one and none of its own is free.
@@ -1213,12 +1214,12 @@ fn regions_when_wanted() -> Result {
     )?;
 
     check(left.qp.regions() == 0)?;
-    let one = left.qp.map_mr(map.clone())?;
+    let one = map_mr(&left.qp, map.clone())?;
     check(left.qp.regions() == 1)?;
     left.qp.unmap_mr(one);
-    let one = left.qp.map_mr(map.clone())?;
+    let one = map_mr(&left.qp, map.clone())?;
     check(left.qp.regions() == 1)?;
-    let two = left.qp.map_mr(map)?;
+    let two = map_mr(&left.qp, map)?;
     check(left.qp.regions() == 2)?;
     left.qp.unmap_mr(one);
     left.qp.unmap_mr(two);
@@ -1247,8 +1248,8 @@ fn regions_move() -> Result {
     let regs = usize::from(one.qp.wrs_per_reg());
 
     // Both regions are in use. The key of one of them is used and invalidated.
-    let used = one.qp.map_mr(cover()?)?;
-    let kept = one.qp.map_mr(cover()?)?;
+    let used = map_mr(&one.qp, cover()?)?;
+    let kept = map_mr(&one.qp, cover()?)?;
     check(has_no_region(&two, &cover()?))?;
     let old = used.rkey();
     let used = one
@@ -1261,7 +1262,7 @@ fn regions_move() -> Result {
     check(one.qp.regions() == 2 && two.qp.regions() == 0)?;
 
     // That region is idle now.
-    let moved = two.qp.map_mr(cover()?)?;
+    let moved = map_mr(&two.qp, cover()?)?;
     check(one.qp.regions() == 1 && two.qp.regions() == 1)?;
     check(has_no_region(&two, &cover()?))?;
     let view = regions.view();
@@ -1304,7 +1305,7 @@ fn regions_move() -> Result {
 
     // The region goes back, to a place in the pool that was there before.
     one.qp.unmap_mr(kept);
-    let again = (one.qp.map_mr(cover()?)?, one.qp.map_mr(cover()?)?);
+    let again = (map_mr(&one.qp, cover()?)?, map_mr(&one.qp, cover()?)?);
     check(one.qp.regions() == 2 && two.qp.regions() == 0 && regions.view().moved == 2)?;
     one.qp.unmap_mr(again.0);
     one.qp.unmap_mr(again.1);
@@ -1312,7 +1313,7 @@ fn regions_move() -> Result {
     // A queue pair that ends leaves room for regions of another.
     one.close()?;
     check(regions.view().allocated == 0)?;
-    let new = (two.qp.map_mr(cover()?)?, two.qp.map_mr(cover()?)?);
+    let new = (map_mr(&two.qp, cover()?)?, map_mr(&two.qp, cover()?)?);
     check(two.qp.regions() == 2 && regions.view().moved == 2)?;
     two.qp.unmap_mr(new.0);
     two.qp.unmap_mr(new.1);

@@ -12,7 +12,7 @@
 //! protection domains differ (another interface of the device), the region is destroyed and a new one is allocated in
 //! its place.
 //!
-//! Context: [`Regions::take`] may sleep. The mutex of the list is held neither across a command to the device, nor
+//! Context: [`Regions::add`] may sleep. The mutex of the list is held neither across a command to the device, nor
 //! while memory is allocated; the lock of a pool is taken inside of it.
 //!
 //! # Invariants
@@ -31,10 +31,7 @@ use kernel::{
 
 use super::{
     atomic::Relaxed,
-    mr_slots::{
-        DetachedMr,
-        TakenMr, //
-    },
+    mr_slots::DetachedMr,
     qp_mr_pool::MrPool,
     raw_mr::MrBudget, //
 };
@@ -116,11 +113,8 @@ impl Regions {
         }
     }
 
-    /// Takes a region for `pool`. Sleeps.
-    fn take(&self, pool: &Arc<MrPool>) -> Result<TakenMr> {
-        if let Some(mr) = pool.take_idle() {
-            return Ok(mr);
-        }
+    /// Adds an idle region to `pool`. Sleeps.
+    fn add(&self, pool: &Arc<MrPool>) -> Result {
         if pool.is_full() {
             return Err(ENOBUFS);
         }
@@ -257,14 +251,14 @@ impl MrPoolHandle {
         }
     }
 
-    /// Takes a region. Sleeps.
+    /// Adds an idle region. Sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if the queue pair has as many regions in use as it may, or all of the device are in use; otherwise the
-    /// error of the allocation.
-    pub(super) fn take(&self) -> Result<TakenMr> {
-        self.regions.take(&self.pool)
+    /// `ENOBUFS` if the queue pair has as many regions as it may, or all of the device are in use; otherwise the error
+    /// of the allocation.
+    pub(super) fn add(&self) -> Result {
+        self.regions.add(&self.pool)
     }
 
     /// Removes the pool from the list and destroys all its regions, as [`MrPool::destroy`]. Sleeps.

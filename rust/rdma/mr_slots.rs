@@ -164,8 +164,8 @@ impl MrSlots {
         core::mem::swap(&mut self.free, &mut larger.free);
     }
 
-    /// Adds a slot for the region, and returns the region as taken out of it. Gives it back if there is no room.
-    pub(super) fn add(&mut self, mr: DetachedMr) -> Result<TakenMr, DetachedMr> {
+    /// Adds a slot with the region, which is free. Gives it back if there is no room.
+    pub(super) fn add(&mut self, mr: DetachedMr) -> Result<(), DetachedMr> {
         let hole = self.entries.iter().position(|e| e.is_vacant);
         let at = hole.unwrap_or(self.entries.len());
         let Ok(index) = u16::try_from(at) else {
@@ -175,14 +175,20 @@ impl MrSlots {
         if self.destroyed || !self.has_room() {
             return Err(mr);
         }
+        let entry = Entry {
+            mr: Some(mr.0),
+            ..Entry::default()
+        };
+
         match self.entries.get_mut(at) {
-            Some(hole) => *hole = Entry::default(),
+            Some(hole) => *hole = entry,
             None => {
                 // There is room, so this cannot fail.
-                let _ = self.entries.push_within_capacity(Entry::default());
+                let _ = self.entries.push_within_capacity(entry);
             }
         }
-        Ok(TakenMr { mr: mr.0, index })
+        self.put_free(index);
+        Ok(())
     }
 
     /// Removes the region that became free last. It goes to another pool.

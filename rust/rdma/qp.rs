@@ -94,16 +94,6 @@ impl QpConfig {
     }
 }
 
-/// Reason why [`Qp::map_mr`] failed.
-#[derive(Debug)]
-pub(crate) enum MapMrError {
-    /// There is no region: `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that the driver may have of the device;
-    /// otherwise the error of the allocation.
-    NoRegion(Error),
-    /// `EINVAL` if one region cannot cover the list, `ENODEV` if the regions are destroyed, or the provider's error.
-    Map(Error),
-}
-
 /// A queue pair (`struct ib_qp`), reliable connected.
 ///
 /// The last reference must be dropped in process context.
@@ -287,16 +277,31 @@ impl<T: QpHandler> Qp<T> {
         self.mr_pool().held()
     }
 
-    /// Maps all of `sg` with an idle memory region, or with a new one. The list must be mapped for this device, to be
-    /// written by it. Sleeps.
-    pub(crate) fn map_mr(&self, sg: SgRef) -> Result<Mr<Mapped>, MapMrError> {
-        if !sg.is_for(self.device()) || sg.direction() != Direction::FromDevice {
-            return Err(MapMrError::Map(EINVAL));
-        }
-        let regions = self.shared.regions();
-        let taken = regions.take().map_err(MapMrError::NoRegion)?;
+    /// Adds an idle memory region: a new one, or that of another QP. Sleeps, and waits for memory and for commands of
+    /// the device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` if [`QpConfig::nr_mrs`] exist, or all that the driver may have of the device are in use; otherwise the
+    /// error of the allocation.
+    pub(crate) fn add_mr(&self) -> Result {
+        self.shared.regions().add()
+    }
 
-        regions.map(taken, sg).map_err(MapMrError::Map)
+    /// Maps all of `sg` with an idle memory region. `None`: none is idle. The list must be mapped for this device, to
+    /// be written by it. Sleeps, with some providers.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if one region cannot cover the list, `ENODEV` if the regions are destroyed, or the provider's error.
+    pub(crate) fn map_mr(&self, sg: SgRef) -> Result<Option<Mr<Mapped>>> {
+        if !sg.is_for(self.device()) || sg.direction() != Direction::FromDevice {
+            return Err(EINVAL);
+        }
+        let pool = self.mr_pool();
+        pool.take_idle()
+            .map(|taken| pool.map(taken, sg))
+            .transpose()
     }
 
     /// Undoes [`Self::map_mr`], if the registration was not pushed.

@@ -95,12 +95,12 @@ impl MrPool {
         DetachedMr::new(RawMr::alloc(budget, &self.pd, self.max_pages)?)
     }
 
-    /// Adds the region to the pool, and takes it. Sleeps.
+    /// Adds the region to the pool, as an idle one. Sleeps.
     ///
     /// # Errors
     ///
     /// `ENOBUFS` if the pool is full or destroyed; `ENOMEM`. Then the region is destroyed.
-    pub(super) fn insert(&self, detached: DetachedMr) -> Result<TakenMr> {
+    pub(super) fn insert(&self, detached: DetachedMr) -> Result {
         let mut detached = detached;
 
         loop {
@@ -108,9 +108,9 @@ impl MrPool {
             let mut slots = self.slots.lock();
 
             match slots.add(detached) {
-                Ok(taken) => {
+                Ok(()) => {
                     self.held.fetch_add(1, Relaxed);
-                    return Ok(taken);
+                    return Ok(());
                 }
                 // Lost the race for the slot. Each retry means that another region was added, so this ends: the number
                 // of regions is bounded.

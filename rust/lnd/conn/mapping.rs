@@ -51,10 +51,7 @@ use crate::{
             Mr, //
         },
         page_frags::PageVec,
-        qp::{
-            MapMrError,
-            Qp, //
-        },
+        qp::Qp,
         sg::SgRef, //
     }, //
 };
@@ -213,11 +210,10 @@ impl Conn {
     ) -> Result<(Mr<Mapped>, Option<KBox<BounceBuf>>), NotReady> {
         if map.can_register(mr_pages, mr_page) {
             match qp.map_mr(map.clone()) {
-                Ok(mr) => return Ok((mr, None)),
                 // They have gaps only since they were mapped: the layer that copies them for the device (swiotlb) need
                 // not keep their offsets within a page. One key covers the bounce buffer all the same.
-                Err(MapMrError::Map(EINVAL)) => {}
-                Err(why) => return Err(self.not_mapped(why)),
+                Err(EINVAL) => {}
+                made => return Ok((made?.ok_or_else(|| self.no_region())?, None)),
             }
         }
         self.bounce(map.device().clone(), qp, pages)
@@ -240,21 +236,7 @@ impl Conn {
         )
         .map_err(Error::from)?;
         let map = buf.map().ok_or(ENOMEM)?.clone();
-        let mr = qp.map_mr(map).map_err(|why| self.not_mapped(why))?;
+        let mr = qp.map_mr(map)?.ok_or_else(|| self.no_region())?;
         Ok((mr, Some(buf)))
-    }
-
-    /// Counts that there is no region, unless the reason is that the connection is closed.
-    #[cold]
-    fn not_mapped(&self, why: MapMrError) -> NotReady {
-        match why {
-            MapMrError::NoRegion(e) => {
-                if self.with(|inner| inner.state.is_up()) {
-                    self.ni.close_stats.no_region();
-                }
-                NotReady::NoRegion(e)
-            }
-            MapMrError::Map(e) => e.into(),
-        }
     }
 }

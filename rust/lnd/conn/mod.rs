@@ -242,6 +242,10 @@ struct Inner {
     probed: Option<Timestamp>,
     /// Time of the last check for idle memory regions.
     regions_seen: Timestamp,
+    /// Number of memory regions that the worker of the queue pair has to add.
+    wanted_regions: u16,
+    /// Error of the last one that it could not add.
+    add_failed: Option<Error>,
 
     /// Identities of both nodes, which every message carries.
     identity: Identity,
@@ -265,9 +269,10 @@ struct Inner {
     stats: ConnStats,
 
     rx_queue: RxQueue<Conn>,
-    /// Requests of the peer that LNet has taken and that wait for memory, each with its message if LNet has one.
+    /// Requests of the peer that LNet has taken and that wait for memory or for a memory region, each with its message
+    /// if LNet has one.
     waiting_requests: Fifo<(KBox<Rx<Conn>>, Option<Message>, RecvRequest)>,
-    /// Messages of LNet that wait for memory, and the times at which they began to wait.
+    /// Messages of LNet that wait for memory or for a memory region, and the times at which they began to wait.
     waiting_msgs: Fifo<(Message, SendRequest, Timestamp)>,
     /// Thread that retries these.
     retrier: Option<i32>,
@@ -528,6 +533,8 @@ impl Conn {
             last_recv: now,
             probed: None,
             regions_seen: now,
+            wanted_regions: 0,
+            add_failed: None,
             identity,
             credits: Credits::new(known.depth, 1),
             txs: TxTable::new(TxSlots::new(), random::u64()),

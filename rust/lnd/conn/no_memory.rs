@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Wait for memory to send.
+//! Wait for memory to send, or for a memory region.
 //!
 //! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
 //! pages only over this connection. If an allocation fails, the message or request waits, and a work item
@@ -10,6 +10,10 @@
 //!
 //! Answers and messages have separate reserves. An answer can be sent without help of the peer. A message may wait for
 //! a credit, and so for an answer of the peer, which may be short of memory, too.
+//!
+//! A memory region takes memory and commands of the device. LNet's calls and the retry use idle regions only. If none
+//! is idle, the worker of the queue pair adds one ([`Conn::add_regions`]), and the retry runs then. So the messages
+//! that clean pages do not wait behind a transfer that needs a region.
 //!
 //! Context: process; takes the connection lock briefly.
 
@@ -34,7 +38,10 @@ use crate::{
         RecvRequest,
         SendRequest, //
     },
-    proto::cause::Cause,
+    proto::{
+        cause::Cause,
+        conn_state::Worker, //
+    },
     rdma::work, //
 };
 
@@ -51,9 +58,11 @@ pub(super) fn is_shortage(e: Error) -> bool {
 pub(super) enum NotReady {
     /// There is no memory at the moment ([`is_shortage`]).
     Short(Error),
+    /// No memory region is idle. One may be added.
+    NoneIdle,
     /// A resource is missing, or the memory is not suitable for a transfer.
     Here(Error),
-    /// No memory region was free. It was counted.
+    /// No memory region is idle, and none could be added.
     NoRegion(Error),
     /// The pages are a GPU's, and its provider does not map them, or the transfer needs a copy by the CPU. It was
     /// logged and counted.
@@ -67,6 +76,7 @@ impl NotReady {
     pub(super) fn error(&self) -> Error {
         match self {
             Self::Short(e) | Self::Here(e) | Self::NoRegion(e) | Self::Gpu(e) => *e,
+            Self::NoneIdle => ENOBUFS,
             Self::Lost(_) => ENOTCONN,
         }
     }
@@ -74,10 +84,15 @@ impl NotReady {
     /// Returns the cause to report if the message ends.
     pub(super) fn cause(&self) -> Cause {
         match self {
-            Self::Short(_) | Self::NoRegion(_) => Cause::NoResources,
+            Self::Short(_) | Self::NoneIdle | Self::NoRegion(_) => Cause::NoResources,
             Self::Here(e) | Self::Gpu(e) => Cause::Local(e.to_errno()),
             Self::Lost(cause) => *cause,
         }
+    }
+
+    /// Returns whether a retry may succeed.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Short(_) | Self::NoneIdle)
     }
 }
 
@@ -103,12 +118,23 @@ impl Conn {
         self.with(|inner| inner.is_retry())
     }
 
+    /// Returns why no region is idle: for the retry, whether none could be added.
+    #[cold]
+    pub(super) fn no_region(&self) -> NotReady {
+        let failed = self.with(|inner| inner.add_failed.filter(|_| inner.is_retry()));
+        failed.map_or(NotReady::NoneIdle, NotReady::NoRegion)
+    }
+
     /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
-    /// is retried. Returns false if the connection is closed.
-    pub(super) fn count_shortage(&self) -> bool {
+    /// is retried. The wait for a region is no shortage. Returns false if the connection is closed.
+    pub(super) fn count_shortage(&self, why: &NotReady) -> bool {
         let (up, counts) = self.with(|inner| {
             let up = inner.state.is_up();
-            let counts = up && !inner.is_retry();
+            let counts = match why {
+                NotReady::NoneIdle => false,
+                NotReady::NoRegion(_) => up,
+                _ => up && !inner.is_retry(),
+            };
             if counts {
                 inner.counts.one(Count::NoMemory);
             }
@@ -117,10 +143,13 @@ impl Conn {
         if counts {
             self.ni.close_stats.no_memory();
         }
+        if let (true, NotReady::NoRegion(_)) = (counts, why) {
+            self.ni.close_stats.no_region();
+        }
         up
     }
 
-    /// Queues a request until there is memory.
+    /// Queues a request until there is memory, or a region.
     ///
     /// # Errors
     ///
@@ -130,6 +159,7 @@ impl Conn {
         rx: KBox<Rx<Self>>,
         msg: Option<Message>,
         req: &RecvRequest,
+        why: &NotReady,
     ) -> Result<(), (KBox<Rx<Self>>, Option<Message>)> {
         let mut inner = self.inner.lock();
         if !inner.state.is_up() {
@@ -137,11 +167,12 @@ impl Conn {
         }
         let kept = inner.waiting_requests.push((rx, msg, req.keep()));
         kept.map_err(|(rx, msg, _)| (rx, msg))?;
-        self.retry_soon();
+        self.retry_later(&mut inner, why);
         Ok(())
     }
 
-    /// Queues a message until there is memory. A message that is retried keeps the time at which it began to wait.
+    /// Queues a message until there is memory, or a region. A message that is retried keeps the time at which it began
+    /// to wait.
     ///
     /// # Errors
     ///
@@ -150,6 +181,7 @@ impl Conn {
         self: &Arc<Self>,
         msg: Message,
         req: &SendRequest,
+        why: &NotReady,
     ) -> Result<(), Message> {
         let mut inner = self.inner.lock();
         if !inner.state.is_up() {
@@ -160,8 +192,41 @@ impl Conn {
         let unsent = (msg, req.keep(), since.unwrap_or_else(Timestamp::now));
         let kept = inner.waiting_msgs.push(unsent);
         kept.map_err(|(msg, ..)| msg)?;
-        self.retry_soon();
+        self.retry_later(&mut inner, why);
         Ok(())
+    }
+
+    /// Arms the retry, and has a region added for a message or request that begins to wait for one. The retry requests
+    /// one more only if all are there that were requested: others may have used them.
+    fn retry_later(self: &Arc<Self>, inner: &mut Inner, why: &NotReady) {
+        if let NotReady::NoneIdle = why {
+            if !inner.is_retry() {
+                inner.wanted_regions = inner.wanted_regions.saturating_add(1);
+                inner.add_failed = None;
+            }
+            inner.wanted_regions = inner.wanted_regions.max(1);
+            self.kick(Worker::QueuePair);
+        }
+        self.retry_soon();
+    }
+
+    /// Adds the memory regions that messages and requests wait for. Runs in the worker that destroys the queue pair,
+    /// so the queue pair stays.
+    pub(super) fn add_regions(self: &Arc<Self>) {
+        let next = |inner: &mut Inner| {
+            inner.wanted_regions = inner.wanted_regions.checked_sub(1)?;
+            inner.qp().filter(|_| inner.state.is_up())
+        };
+        while let Some(qp) = self.with(next) {
+            let added = qp.add_mr();
+            self.with(|inner| {
+                inner.add_failed = added.err();
+                if added.is_err() {
+                    inner.wanted_regions = 0;
+                }
+            });
+            work::mod_delayed::<Self, SHORTAGE>(self.clone(), 0);
+        }
     }
 
     /// Arms the retry.

@@ -274,14 +274,19 @@ impl Conn {
         why: NotReady,
     ) -> Recv {
         let mut msg = msg;
-        let patience_ms = self.ni.message_limit_ms() / 2;
-        if matches!(why, NotReady::Short(_)) && rx.at.elapsed_ms() < patience_ms {
+        let waits = match why {
+            NotReady::Short(_) => rx.at.elapsed_ms() < self.ni.message_limit_ms() / 2,
+            // Until one was added, or could not be, however long LNet has kept the request.
+            NotReady::NoneIdle => true,
+            _ => false,
+        };
+        if waits {
             self.not_answered(Some((rx, Repost::ForPeer)), msg, req, why);
             return Ok(());
         }
         let e = why.error();
         // On a closed connection it is no news: LNet took the message too late.
-        if !matches!(why, NotReady::Gpu(_)) && self.count_shortage() {
+        if !matches!(why, NotReady::Gpu(_)) && self.count_shortage(&why) {
             match op {
                 Op::PutNak => log::no_sink(self.nid(), matches!(why, NotReady::NoRegion(_)), e),
                 _ => log::no_source(self.nid(), e),
@@ -309,15 +314,15 @@ impl Conn {
         // The connection may have been closed meanwhile.
         let over = self.with(|inner| (!inner.state.is_up()).then(|| inner.state.end_cause()));
         let cause = over.unwrap_or(why.cause());
-        if let NotReady::Short(_) = why {
-            self.count_shortage();
+        if why.may_pass() {
+            self.count_shortage(&why);
         }
-        let (left, msg) = match (why, answered) {
-            (NotReady::Short(_), Some((rx, how))) => match self.keep_request(rx, msg, req) {
+        let (left, msg) = match answered {
+            Some((rx, how)) if why.may_pass() => match self.keep_request(rx, msg, req, &why) {
                 Ok(()) => return,
                 Err((rx, msg)) => (Some((rx, how)), msg),
             },
-            (_, left) => (left, msg),
+            left => (left, msg),
         };
         // The peer waits for this answer: the disconnect tells it at once.
         self.end(cause);

@@ -99,9 +99,9 @@ fn unsent(conn: &Arc<Conn>, msg: Option<Message>, req: &SendRequest, why: NotRea
         return Ok(());
     };
     let (msg, ends) = match why {
-        NotReady::Short(_) => {
-            conn.count_shortage();
-            match conn.keep_message(msg, req) {
+        NotReady::Short(_) | NotReady::NoneIdle => {
+            conn.count_shortage(&why);
+            match conn.keep_message(msg, req, &why) {
                 Ok(()) => return Ok(()),
                 Err(msg) => (msg, Ok(why.cause())),
             }
@@ -111,11 +111,12 @@ fn unsent(conn: &Arc<Conn>, msg: Option<Message>, req: &SendRequest, why: NotRea
             msg.finalize(e.to_errno(), Health::Ok);
             return Ok(());
         }
-        NotReady::NoRegion(e) if e == ENOBUFS || is_shortage(e) => {
-            conn.count_shortage();
-            (msg, Ok(why.cause()))
+        NotReady::NoRegion(e) => {
+            conn.count_shortage(&why);
+            let passes = e == ENOBUFS || is_shortage(e);
+            (msg, if passes { Ok(why.cause()) } else { Err(e) })
         }
-        NotReady::NoRegion(e) | NotReady::Here(e) => (msg, Err(e)),
+        NotReady::Here(e) => (msg, Err(e)),
         NotReady::Lost(cause) => (msg, Ok(cause)),
     };
     if conn.with(|inner| !inner.state.is_up()) {
@@ -138,7 +139,7 @@ fn not_submitted(conn: &Arc<Conn>, transfer: TxPayload, req: &SendRequest, why: 
         // A GET whose REPLY exists.
         None => {
             if let NotReady::Short(_) = why {
-                conn.count_shortage();
+                conn.count_shortage(&why);
             }
             conn.give_up(transfer, why.cause());
             Ok(())

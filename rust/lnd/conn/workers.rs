@@ -114,6 +114,7 @@ impl WorkItem<QUEUE_PAIR> for Conn {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         this.work(Worker::QueuePair);
+        this.add_regions();
         this.give_back_region();
     }
 }

@@ -1000,7 +1000,7 @@ fn exchange(sizes: &[u32]) {
 }
 
 /// Lets LNet send and receive messages of all kinds, with sinks that have gaps among them. No call of the driver waits
-/// for memory, once there are memory regions: the calls of the core that create one do.
+/// for memory.
 fn busy(seed: u64) -> End {
     run(seed, Plan::calm(2), 20 * EACH + 32, || {
         up(0, 1);
@@ -1014,9 +1014,7 @@ fn busy(seed: u64) -> End {
         sched::sleep(SEC);
         w().no_wait = Some(0);
         exchange(&[200]);
-        w().no_wait = None;
         exchange(&[5000]);
-        w().no_wait = Some(0);
         for _ in 0..EACH {
             for (node, kind) in [(0, lnet::GET), (1, lnet::PUT)] {
                 done_on(node, "user", move || {

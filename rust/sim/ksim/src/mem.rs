@@ -395,6 +395,17 @@ pub fn allocates(what: &str) {
     }
 }
 
+/// Checks a command of a device for which its provider waits for memory: no message may wait for its caller, because
+/// the kernel may be able to clean its pages only by that message.
+pub fn waits(what: &str) {
+    let task = &w().sched.tasks[sched::current()];
+    if task.for_lnet != 0 || ["Conn::upper", "Conn::retry"].contains(&task.name) {
+        violation(&format!(
+            "{what} waits for memory, and reclaim may wait for messages behind it"
+        ));
+    }
+}
+
 fn kmalloc(size: usize, flags: u32) -> *mut c_void {
     // __GFP_FS
     if flags & 0x80 != 0 {

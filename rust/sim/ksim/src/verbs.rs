@@ -507,6 +507,7 @@ pub fn no_key(node: usize, addr: u64, len: u64) {
 pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr {
     lock::might_sleep("ib_alloc_mr");
     mem::allocates("ib_alloc_mr");
+    mem::waits("ib_alloc_mr");
     sched::point();
     if world::fails(Fault::Verbs) {
         return (-(ENOMEM as isize)) as *mut ib_mr;
