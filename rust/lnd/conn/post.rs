@@ -292,25 +292,27 @@ impl Inner {
     fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
         let max_sge = self.max_sge;
         let context = u32::from(index) | IN_FRONT;
-        let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
+        let Some((mut cursor, mut left)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message is sent.
             return Ok((0, 0));
         };
         let mut pushed = 0u16;
         while left > 0 && pushed < wrs {
-            let Some(to) = self.transfer(index)?.piece(aim) else {
+            self.make_room(1, max_sge)?;
+            let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
+            let remote = transfer.remote.as_mut().ok_or(Cause::LocalFault)?;
+            let Some(to) = remote.first() else {
                 break;
             };
-            self.make_room(1, max_sge)?;
             let (sq, qp) = QpHandle::sq(&mut self.link)?;
             let nob = to.nob.min(left);
             let moved = sq
-                .push_write(qp, context, to.addr, aim.key, &mut cursor, nob, false)
+                .push_write(qp, context, to.addr, remote.key, &mut cursor, nob, false)
                 .map_err(|_| Cause::LocalFault)?;
+            remote.advance(moved);
             self.pushed(index, 1);
             pushed = pushed.saturating_add(1);
             left = left.saturating_sub(moved);
-            aim.moves_on(moved, to);
         }
         self.transfer(index)?.wrote(left);
         Ok((pushed, left))

@@ -229,16 +229,15 @@ impl TxPayload {
         }
     }
 
-    /// Returns the source and target of the next WRITEs, and the number of bytes that are left. `None`: an error, or
-    /// zero bytes; only the message is sent.
-    pub(super) fn writes(&self) -> Option<(SgCursor, TargetPos, u32)> {
-        let (map, remote) = (self.source().ok()?, self.remote.as_ref()?);
-        let mut cursor = map.cursor();
+    /// Returns the source of the next WRITEs, and the number of bytes that are left. `None`: an error, or zero bytes;
+    /// only the message is sent.
+    pub(super) fn writes(&self) -> Option<(SgCursor, u32)> {
+        self.remote.as_ref()?;
+        let mut cursor = self.source().ok()?.cursor();
         if self.moved > 0 {
             cursor.skip(self.moved);
         }
-        let left = self.total.saturating_sub(self.moved);
-        Some((cursor, remote.pos(self.moved), left))
+        Some((cursor, self.total.saturating_sub(self.moved)))
     }
 
     /// Returns the source of its WRITE, the address and key of the target, and the number of bytes: if a single WRITE
@@ -255,11 +254,6 @@ impl TxPayload {
             }
             _ => None,
         }
-    }
-
-    /// Returns the rest of the piece of the peer's sink at `pos`.
-    pub(super) fn piece(&self, pos: TargetPos) -> Option<Fragment> {
-        self.remote.as_ref()?.rest(pos)
     }
 
     /// Notes that WRITEs were built for the source, except for `left` bytes.
@@ -440,42 +434,17 @@ impl FinishedTx {
     }
 }
 
-/// Position of the next WRITE in the peer's sink.
-#[derive(Clone, Copy)]
-pub(super) struct TargetPos {
-    /// Key of the sink.
-    pub(super) key: u32,
-    /// Number of the piece.
-    piece: usize,
-    /// Bytes of the piece that are written.
-    at: u32,
-}
-
-impl TargetPos {
-    /// Advances by `nob` written bytes; `rest` was the rest of the piece.
-    pub(super) fn moves_on(&mut self, nob: u32, rest: Fragment) {
-        if nob < rest.nob {
-            self.at = self.at.saturating_add(nob);
-        } else {
-            self.piece = self.piece.saturating_add(1);
-            self.at = 0;
-        }
-    }
-}
-
-/// Sink of the peer. Its descriptor is copied out of a message, whose buffer is reused before the WRITEs complete.
-///
-/// # Invariants
-///
-/// No fragment is empty, and there is at least one.
+/// Sink of the peer, without the bytes that were written ([`RdmaTarget::advance`]). Its descriptor is copied out of a
+/// message, whose buffer is reused before the WRITEs complete.
 pub(super) struct RdmaTarget {
-    key: u32,
+    pub(super) key: u32,
     frags: Frags,
 }
 
 enum Frags {
     One([Fragment; 1]),
-    Many(KVec<Fragment>),
+    /// Pieces, and the index of the first that is not written.
+    Many(KVec<Fragment>, usize),
 }
 
 impl RdmaTarget {
@@ -491,7 +460,7 @@ impl RdmaTarget {
                 for f in Iterator::chain(core::iter::once(first), pieces) {
                     all.push_within_capacity(f).map_err(|_| ENOMEM)?;
                 }
-                Frags::Many(all)
+                Frags::Many(all, 0)
             }
             (None, _) => return Err(EPROTO),
         };
@@ -511,7 +480,7 @@ impl RdmaTarget {
     fn pieces(&self) -> &[Fragment] {
         match &self.frags {
             Frags::One(one) => one,
-            Frags::Many(all) => all,
+            Frags::Many(all, at) => all.get(*at..).unwrap_or(&[]),
         }
     }
 
@@ -524,27 +493,25 @@ impl RdmaTarget {
         }
     }
 
-    /// Returns the position after the first `moved` bytes.
-    pub(super) fn pos(&self, moved: u32) -> TargetPos {
-        let (mut piece, mut at) = (0, moved);
-        while let Some(fragment) = self.pieces().get(piece).filter(|f| at >= f.nob) {
-            at = at.saturating_sub(fragment.nob);
-            piece = piece.saturating_add(1);
-        }
-        TargetPos {
-            key: self.key,
-            piece,
-            at,
-        }
+    /// Returns the first piece that is not written, if there is one.
+    pub(super) fn first(&self) -> Option<Fragment> {
+        self.pieces().first().copied().filter(|f| f.nob > 0)
     }
 
-    /// Returns the rest of the piece at `pos`.
-    pub(super) fn rest(&self, pos: TargetPos) -> Option<Fragment> {
-        let fragment = self.pieces().get(pos.piece)?;
-        Some(Fragment {
-            nob: fragment.nob.checked_sub(pos.at)?,
-            addr: fragment.addr.wrapping_add(u64::from(pos.at)),
-        })
+    /// Notes that the first `nob` bytes of the first piece are written.
+    pub(super) fn advance(&mut self, nob: u32) {
+        let (first, at) = match &mut self.frags {
+            Frags::One([only]) => (only, None),
+            Frags::Many(all, at) => match all.get_mut(*at) {
+                Some(first) => (first, Some(at)),
+                None => return,
+            },
+        };
+        first.nob = first.nob.saturating_sub(nob);
+        first.addr = first.addr.wrapping_add(nob.into());
+        if let (0, Some(at)) = (first.nob, at) {
+            *at = at.saturating_add(1);
+        }
     }
 
     /// Returns the largest number of work requests that moving `total` bytes of `map` to the sink can take, with
