@@ -9,7 +9,7 @@
 //!
 //! Documentation/state-tables.md prints the table.
 //!
-//! Over TCP ([`FirstSender::Caller`]) the passive side must not send first (RFC 5044, 7.1.2). A message that arrives
+//! Over TCP the passive side must not send first (RFC 5044, 7.1.2). A message that arrives
 //! before the caller's queue pair has the socket may stay there until more data arrives, or end the attempt. So a
 //! passive connection that the CM reports as established is [`State::Called`], and carries no messages, until the
 //! caller has sent something; for [`FIRST_WORD_MS`] at most, because other drivers may send nothing. This driver sends
@@ -26,25 +26,6 @@ const RESOLVE_MS: [u16; 5] = [250, 500, 1000, 1500, 1750];
 /// Time that a caller has to send first, in milliseconds. A message that arrives before a slow caller has read our
 /// answer ends its attempt, and on a busy machine that took more than one second.
 pub const FIRST_WORD_MS: u32 = 5000;
-
-/// Side that may send first on a new connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FirstSender {
-    /// Either side.
-    Either,
-    /// The caller: the connection is over TCP.
-    Caller,
-}
-
-impl FirstSender {
-    /// Returns the side for a device that is iWARP (`tcp`), or not.
-    pub const fn over(tcp: bool) -> Self {
-        match tcp {
-            true => Self::Caller,
-            false => Self::Either,
-        }
-    }
-}
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -204,7 +185,7 @@ impl Worker {
 /// State machine of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnFsm {
-    first: FirstSender,
+    over_tcp: bool,
     state: State,
     cause: Option<Cause>,
     /// Tries to resolve the address that timed out.
@@ -216,10 +197,10 @@ pub struct ConnFsm {
 }
 
 impl ConnFsm {
-    /// Creates the state of a new connection, on which `first` may send first.
-    pub const fn new(first: FirstSender) -> Self {
+    /// Creates the state of a new connection.
+    pub const fn new(over_tcp: bool) -> Self {
         Self {
-            first,
+            over_tcp,
             state: State::Init,
             cause: None,
             tries: 0,
@@ -275,7 +256,7 @@ impl ConnFsm {
                 event = ConnEvent::Fail(Cause::Unreachable);
             }
         }
-        let (next, actions, cause) = step(self.first, self.state, event);
+        let (next, actions, cause) = step(self.over_tcp, self.state, event);
         self.state = next;
         if self.cause.is_none() {
             self.cause = cause;
@@ -322,7 +303,7 @@ impl ConnFsm {
 }
 
 /// Returns the next state, the actions and the cause: the table itself.
-fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, Option<Cause>) {
+fn step(over_tcp: bool, state: State, event: ConnEvent) -> (State, Actions, Option<Cause>) {
     use ConnEvent as E;
     use State as S;
     let stay = (state, Actions::NONE, None);
@@ -331,7 +312,6 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
         false => stay,
     };
     let is_attempt = state < S::Established;
-    let over_tcp = first == FirstSender::Caller;
     match (state, event) {
         (S::Init, E::Start) => (S::Resolving, Actions::RESOLVE, None),
         (S::Init, E::Requested) => (S::Accepting, Actions::SET_UP, None),
@@ -377,6 +357,9 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
 mod tests {
     use super::*;
 
+    const IB: bool = false;
+    const TCP: bool = true;
+
     const STATES: [State; 9] = [
         State::Init,
         State::Resolving,
@@ -407,8 +390,8 @@ mod tests {
 
     #[test]
     fn states_only_grow_and_effects_happen_once() {
-        let both = STATES.map(|s| (FirstSender::Either, s)).into_iter();
-        for (first, state) in both.chain(STATES.map(|s| (FirstSender::Caller, s))) {
+        let both = STATES.map(|s| (IB, s)).into_iter();
+        for (first, state) in both.chain(STATES.map(|s| (TCP, s))) {
             for event in EVENTS {
                 let (next, actions, cause) = step(first, state, event);
                 assert!(next >= state);
@@ -437,26 +420,17 @@ mod tests {
             c.cause()
         };
         let asking = [ConnEvent::Start, ConnEvent::RouteResolved];
-        assert_eq!(
-            over(FirstSender::Either, &asking),
-            Some(Cause::AddressChanged)
-        );
-        assert_eq!(
-            over(FirstSender::Either, &[ConnEvent::Start]),
-            Some(Cause::AddressChanged)
-        );
-        assert_eq!(over(FirstSender::Caller, &asking), Some(Cause::Unreachable));
+        assert_eq!(over(IB, &asking), Some(Cause::AddressChanged));
+        assert_eq!(over(IB, &[ConnEvent::Start]), Some(Cause::AddressChanged));
+        assert_eq!(over(TCP, &asking), Some(Cause::Unreachable));
         // The passive side has an id that the core does not check.
-        assert_eq!(
-            over(FirstSender::Either, &[ConnEvent::Requested]),
-            Some(Cause::Unreachable)
-        );
+        assert_eq!(over(IB, &[ConnEvent::Requested]), Some(Cause::Unreachable));
     }
 
     /// Tests a `timeout` of 300 s, with which an attempt takes longer than the CM's retries: a dead node has not moved.
     #[test]
     fn unreachable_after_the_cm_retries_is_a_timeout() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Start);
         let _ = c.on(ConnEvent::RouteResolved);
         assert_eq!(ConnEvent::unreachable(12_500), ConnEvent::Unreachable);
@@ -464,7 +438,7 @@ mod tests {
         let _ = c.on(ConnEvent::unreachable(73_000));
         assert_eq!(c.cause(), Some(Cause::Unreachable));
         // Late.
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Start);
         let _ = c.on(ConnEvent::RouteResolved);
         let _ = c.on(ConnEvent::Established);
@@ -473,7 +447,7 @@ mod tests {
 
     #[test]
     fn an_address_is_asked_for_again_but_not_for_ever() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         assert!(c.on(ConnEvent::Start).has(Actions::RESOLVE));
         let mut ms = c.resolve_ms();
         // A neighbour that is found before the core registers is noticed soon.
@@ -485,7 +459,7 @@ mod tests {
         assert_eq!(ms, 5000);
         assert_eq!(c.cause(), Some(Cause::Unreachable));
         // Late.
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Start);
         let _ = c.on(ConnEvent::RouteResolved);
         assert_eq!(c.on(ConnEvent::AddrTimeout), Actions::NONE);
@@ -494,18 +468,14 @@ mod tests {
     #[test]
     fn every_living_state_ends_on_failure() {
         for state in STATES {
-            let (next, _, _) = step(
-                FirstSender::Caller,
-                state,
-                ConnEvent::Fail(Cause::DeviceGone),
-            );
+            let (next, _, _) = step(TCP, state, ConnEvent::Fail(Cause::DeviceGone));
             assert!(next >= State::Closing);
         }
     }
 
     #[test]
     fn the_first_cause_is_kept() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         assert!(c.on(ConnEvent::Requested).has(Actions::SET_UP));
         assert!(c
             .on(ConnEvent::Fail(Cause::TransportRetry))
@@ -516,20 +486,20 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_to_be_closed_is_not_set_up_first() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Requested);
         let _ = c.on(ConnEvent::Fail(Cause::AdminClose));
         assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
         assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
         assert_eq!(c.take_steps(Worker::QueuePair), Actions::NONE);
         // No address is resolved either.
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Start);
         let _ = c.on(ConnEvent::Fail(Cause::Shutdown));
         assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
         assert_eq!(c.take_steps(Worker::QueuePair), Actions::CLOSE);
         // But the peer object learns of a connection that was established, because it will learn of its end.
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Requested);
         let _ = c.on(ConnEvent::EarlyTraffic);
         let _ = c.on(ConnEvent::Fail(Cause::Protocol));
@@ -542,7 +512,7 @@ mod tests {
 
     #[test]
     fn one_step_at_a_time() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Requested);
         assert_eq!(c.next_worker(), Some(Worker::QueuePair));
         assert_eq!(c.take_steps(Worker::Control), Actions::NONE);
@@ -576,7 +546,7 @@ mod tests {
     /// steps.
     #[test]
     fn steps_that_block_are_not_done_among_short_ones() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Requested);
         let _ = c.on(ConnEvent::Established);
         assert_eq!(c.take_steps(Worker::Control), Actions::ESTABLISH);
@@ -598,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_set_up_waits_for_the_step_before_it() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Start);
         assert_eq!(c.take_steps(Worker::Control), Actions::RESOLVE);
         // Both events arrive before the call that resolves the address has returned.
@@ -614,14 +584,14 @@ mod tests {
 
     #[test]
     fn unowned_step_queues_no_worker() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         c.add_steps(Actions::AWAIT_WORD.and(Actions::RESOLVE_ROUTE));
         assert_eq!(c.next_worker(), None);
     }
 
     #[test]
     fn lost_rtu_is_made_good_by_the_first_receive() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Requested);
         assert_eq!(c.on(ConnEvent::EarlyTraffic), Actions::ESTABLISH);
         assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
@@ -629,7 +599,7 @@ mod tests {
 
     #[test]
     fn the_active_side_does_not_establish_without_a_connack() {
-        let mut c = ConnFsm::new(FirstSender::Either);
+        let mut c = ConnFsm::new(IB);
         let _ = c.on(ConnEvent::Start);
         let _ = c.on(ConnEvent::AddrResolved);
         let _ = c.on(ConnEvent::RouteResolved);
@@ -637,7 +607,7 @@ mod tests {
         assert!(c.on(ConnEvent::Established).has(Actions::ESTABLISH));
     }
     fn called() -> ConnFsm {
-        let mut c = ConnFsm::new(FirstSender::Caller);
+        let mut c = ConnFsm::new(TCP);
         let _ = c.on(ConnEvent::Requested);
         assert_eq!(c.on(ConnEvent::Established), Actions::AWAIT_WORD);
         c
@@ -651,7 +621,7 @@ mod tests {
         assert_eq!(c.on(ConnEvent::EarlyTraffic), Actions::ESTABLISH);
         assert_eq!(c.state(), State::Established);
         // The message may arrive before the CM reports anything.
-        let mut c = ConnFsm::new(FirstSender::Caller);
+        let mut c = ConnFsm::new(TCP);
         let _ = c.on(ConnEvent::Requested);
         assert!(c.on(ConnEvent::EarlyTraffic).has(Actions::ESTABLISH));
         assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
@@ -664,7 +634,7 @@ mod tests {
         assert_eq!((c.state(), c.cause()), (State::Established, None));
         assert_eq!(c.on(ConnEvent::Timeout), Actions::NONE);
         // If nothing has been accepted, the timer ends the attempt.
-        let mut c = ConnFsm::new(FirstSender::Caller);
+        let mut c = ConnFsm::new(TCP);
         let _ = c.on(ConnEvent::Requested);
         assert!(c.on(ConnEvent::Timeout).has(Actions::CLOSE));
         assert_eq!(c.cause(), Some(Cause::ConnectTimeout));
@@ -675,7 +645,7 @@ mod tests {
 
     #[test]
     fn active_side_over_tcp_sends_first() {
-        for (first, speaks) in [(FirstSender::Either, false), (FirstSender::Caller, true)] {
+        for (first, speaks) in [(IB, false), (TCP, true)] {
             let mut c = ConnFsm::new(first);
             let _ = c.on(ConnEvent::Start);
             let _ = c.on(ConnEvent::AddrResolved);

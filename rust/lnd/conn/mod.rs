@@ -116,7 +116,6 @@ use crate::{
             Actions,
             ConnEvent,
             ConnFsm,
-            FirstSender,
             Worker,
             FIRST_WORD_MS, //
         },
@@ -507,7 +506,7 @@ impl Conn {
         // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
         let now = Timestamp::now();
         let inner = init!(Inner {
-            state: ConnFsm::new(FirstSender::over(over_tcp)),
+            state: ConnFsm::new(over_tcp),
             known,
             // A passive connection has agreed to the peer's request.
             is_agreed: !active,

@@ -14,7 +14,6 @@ use ro2iblnd_proto::{
         Actions,
         ConnEvent,
         ConnFsm as Fsm,
-        FirstSender,
         State as Phase,
         Worker, //
     },
@@ -124,21 +123,20 @@ pub struct Conn {
     /// The device will refuse the next batch from this work request on.
     pub refuse_at: Option<u8>,
     pub(crate) fault: Option<Fault>,
-    /// Side that may send first.
-    first: FirstSender,
+    over_tcp: bool,
     /// The other side has sent something, or its time to do so has passed.
     heard: bool,
 }
 
 impl Conn {
     /// Models `Conn::new`.
-    pub fn new(side: Side, hs: u8, active: bool, first: FirstSender, known: PeerParams) -> Self {
+    pub fn new(side: Side, hs: u8, active: bool, over_tcp: bool, known: PeerParams) -> Self {
         let mut data = Ours::new(side, known.depth, 1, SLOTS, CELLS);
         data.posted = 0;
         Self {
             hs,
             active,
-            fsm: Fsm::new(first),
+            fsm: Fsm::new(over_tcp),
             running: None,
             retry: None,
             known,
@@ -157,7 +155,7 @@ impl Conn {
             last_tag: [0; 2],
             refuse_at: None,
             fault: None,
-            first,
+            over_tcp,
             heard: false,
         }
     }
@@ -257,7 +255,7 @@ impl Conn {
             let mut out = VecDeque::new();
             let before = self.data.sq.len();
             self.data.pump(probe, &mut out)?;
-            if self.first == FirstSender::Caller && !self.active && !self.heard && !out.is_empty() {
+            if self.over_tcp && !self.active && !self.heard && !out.is_empty() {
                 return Err("who was called speaks first, over TCP".into());
             }
             let refused = self.refuse_at.filter(|_| self.data.sq.len() > before);

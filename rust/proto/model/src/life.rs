@@ -15,7 +15,6 @@ use ro2iblnd_proto::{
     cause::Cause,
     conn_state::{
         ConnEvent,
-        FirstSender,
         State as Phase, //
     }, //
 };
@@ -70,8 +69,8 @@ pub struct Config {
     pub depth: u16,
     /// `conns_per_peer`.
     pub conns: u16,
-    /// Side that may send first.
-    pub first: FirstSender,
+    /// Whether connections are over TCP.
+    pub over_tcp: bool,
     /// The caller sends nothing by itself.
     pub mute: bool,
 }
@@ -198,7 +197,7 @@ impl Model for Config {
     fn init(&self) -> State {
         State {
             nodes: [0, 1]
-                .map(|side| Node::new(side, self.depth, self.conns, self.first, self.mute)),
+                .map(|side| Node::new(side, self.depth, self.conns, self.over_tcp, self.mute)),
             world: World {
                 cm: Default::default(),
                 fates: Vec::new(),

@@ -12,8 +12,7 @@ use ro2iblnd_proto::{
     cause::Cause,
     conn_state::{
         Actions,
-        ConnEvent,
-        FirstSender, //
+        ConnEvent, //
     },
     constants::{
         QueueDepth,
@@ -83,8 +82,7 @@ pub struct Node {
     depth: QueueDepth,
     /// `conns_per_peer`.
     pub conns_per_peer: u16,
-    /// Side that may send first.
-    first: FirstSender,
+    over_tcp: bool,
     /// It connects and sends nothing, as other drivers do.
     mute: bool,
     /// It is being shut down.
@@ -101,19 +99,13 @@ fn nid(side: Side) -> Nid {
 
 impl Node {
     /// Creates a node that was just started.
-    pub fn new(
-        side: Side,
-        depth: u16,
-        conns_per_peer: u16,
-        first: FirstSender,
-        mute: bool,
-    ) -> Self {
+    pub fn new(side: Side, depth: u16, conns_per_peer: u16, over_tcp: bool, mute: bool) -> Self {
         Self {
             side,
             stamp: 1 + side as u64 * 16,
             depth: QueueDepth::new(depth).expect("a depth"),
             conns_per_peer,
-            first,
+            over_tcp,
             mute,
             stopping: false,
             peer: None,
@@ -188,7 +180,13 @@ impl Node {
             return self.attempt_over(true, None, w);
         }
         w.handshakes += 1;
-        let mut conn = Conn::new(self.side, w.handshakes, true, self.first, peer.policy.known);
+        let mut conn = Conn::new(
+            self.side,
+            w.handshakes,
+            true,
+            self.over_tcp,
+            peer.policy.known,
+        );
         conn.step(ConnEvent::Start);
         self.conns.push(conn);
     }
@@ -329,7 +327,7 @@ impl Node {
         let refusal = match check_peer(req, &seen) {
             PeerVerdict::Accept | PeerVerdict::Reborn => {
                 peer.policy.accepting();
-                let mut conn = Conn::new(self.side, hs, false, self.first, known);
+                let mut conn = Conn::new(self.side, hs, false, self.over_tcp, known);
                 conn.step(ConnEvent::Requested);
                 self.conns.push(conn);
                 return Ok(());

@@ -10,8 +10,7 @@ use ro2iblnd_proto::{
     conn_state::{
         Actions,
         ConnEvent,
-        ConnFsm,
-        FirstSender, //
+        ConnFsm, //
     },
     tx_state::{
         Answer,
@@ -24,9 +23,9 @@ use ro2iblnd_proto::{
 };
 
 /// Returns a connection in each of its states, with the name of the state.
-pub fn conn_states(first: FirstSender) -> Vec<(&'static str, ConnFsm)> {
+pub fn conn_states(over_tcp: bool) -> Vec<(&'static str, ConnFsm)> {
     let after = |events: &[ConnEvent]| {
-        let mut conn = ConnFsm::new(first);
+        let mut conn = ConnFsm::new(over_tcp);
         for event in events {
             let _ = conn.on(*event);
         }
@@ -64,7 +63,7 @@ pub fn conn_states(first: FirstSender) -> Vec<(&'static str, ConnFsm)> {
             ]),
         ),
     ];
-    if first == FirstSender::Caller {
+    if over_tcp {
         let called = after(&[ConnEvent::Requested, ConnEvent::Established]);
         states.insert(4, ("Called", called));
     }
@@ -362,9 +361,9 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
 /// Returns the whole document.
 pub fn document() -> String {
     let mut out = String::from(INTRO);
-    conn_table(&mut out, &conn_states(FirstSender::Either));
+    conn_table(&mut out, &conn_states(false));
     out.push_str(TCP_INTRO);
-    let mut over_tcp = conn_states(FirstSender::Caller);
+    let mut over_tcp = conn_states(true);
     over_tcp.retain(|(name, _)| ["Connecting", "Accepting", "Called"].contains(name));
     conn_table(&mut out, &over_tcp);
     out.push_str(TX_INTRO);

@@ -21,7 +21,6 @@ use ro2iblnd_model::{
         wander, //
     }, //
 };
-use ro2iblnd_proto::conn_state::FirstSender;
 
 const NONE: &[Kind] = &[];
 const SMALL: &[Kind] = &[Kind::Immediate];
@@ -45,7 +44,7 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
         kinds: [SMALL, NONE],
         depth: 2,
         conns: 1,
-        first: FirstSender::Either,
+        over_tcp: false,
         mute: false,
     };
     let any = Config {
@@ -58,7 +57,7 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
     };
     let with = |c: Config, budget| Config { budget, ..c };
     let tcp = |c: Config| Config {
-        first: FirstSender::Caller,
+        over_tcp: true,
         ..c
     };
     let two = Budget {
@@ -288,15 +287,15 @@ fn wander_all(runs: usize) {
         closes: 1,
     };
     let start = Instant::now();
-    for (seed, conns, depth, first, budget) in [
-        (1, 1, 2, FirstSender::Either, everything),
-        (2, 2, 2, FirstSender::Either, everything),
-        (6, 2, 2, FirstSender::Caller, everything),
+    for (seed, conns, depth, over_tcp, budget) in [
+        (1, 1, 2, false, everything),
+        (2, 2, 2, false, everything),
+        (6, 2, 2, true, everything),
         (
             3,
             2,
             2,
-            FirstSender::Either,
+            false,
             Budget {
                 messages: 6,
                 crashes: 3,
@@ -310,7 +309,7 @@ fn wander_all(runs: usize) {
             4,
             1,
             3,
-            FirstSender::Either,
+            false,
             Budget {
                 messages: 6,
                 shutdowns: 0,
@@ -321,7 +320,7 @@ fn wander_all(runs: usize) {
             5,
             3,
             2,
-            FirstSender::Either,
+            false,
             Budget {
                 messages: 6,
                 shutdowns: 1,
@@ -335,11 +334,13 @@ fn wander_all(runs: usize) {
             kinds: [ALL; 2],
             depth,
             conns,
-            first,
+            over_tcp,
             mute: false,
         };
         match wander(&c, runs, seed) {
-            Ok(done) => println!("{conns} connections per peer, {first:?}, {budget:?}: {done:?}"),
+            Ok(done) => {
+                println!("{conns} connections per peer, over TCP: {over_tcp}, {budget:?}: {done:?}")
+            }
             Err(v) => panic!("{v}"),
         }
     }

@@ -19,7 +19,6 @@ use ro2iblnd_proto::{
     conn_state::{
         Actions,
         ConnEvent,
-        FirstSender,
         State, //
     },
     tx_state::{
@@ -47,8 +46,8 @@ fn state_tables_match_the_code() {
 #[test]
 fn every_event_in_every_connection_state() {
     let mut cells = 0;
-    let over_tcp = conn_states(FirstSender::Caller);
-    for (name, conn) in conn_states(FirstSender::Either).into_iter().chain(over_tcp) {
+    let over_tcp = conn_states(true);
+    for (name, conn) in conn_states(false).into_iter().chain(over_tcp) {
         assert_eq!(name, format!("{:?}", conn.state()));
         for event in CONN_EVENTS {
             cells += 1;
@@ -110,8 +109,8 @@ fn every_event_in_every_connection_state() {
 
 #[test]
 fn over_tcp_the_other_states_are_the_same() {
-    let over_tcp = conn_states(FirstSender::Caller);
-    for (name, conn) in conn_states(FirstSender::Either) {
+    let over_tcp = conn_states(true);
+    for (name, conn) in conn_states(false) {
         let same = over_tcp.iter().find(|(n, _)| *n == name);
         let (_, over_tcp) = same.expect("a state of both");
         for event in CONN_EVENTS {
@@ -126,7 +125,7 @@ fn over_tcp_the_other_states_are_the_same() {
 
 #[test]
 fn every_cause_is_latched_once() {
-    for (name, conn) in conn_states(FirstSender::Caller) {
+    for (name, conn) in conn_states(true) {
         for cause in [Cause::DeviceGone, Cause::Told(-5), Cause::Shutdown] {
             let mut conn = conn;
             let before = conn.cause();
