@@ -209,12 +209,12 @@ fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
         conn.nid(),
         role(view.active),
         view.state,
-        credits.depth,
-        credits.credits,
-        credits.outstanding,
-        credits.reserved,
-        credits.peer_held,
-        credits.noops,
+        credits.depth(),
+        credits.credits(),
+        credits.outstanding(),
+        credits.reserved(),
+        credits.peer_held(),
+        credits.noops(),
     )?;
     write!(
         f,

@@ -81,23 +81,6 @@ pub struct Credits {
     noops: u8,
 }
 
-/// Credit counters for debugfs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Negotiated queue depth.
-    pub depth: u8,
-    /// Messages we may still send into the peer's request buffers.
-    pub credits: u8,
-    /// Buffers reposted for the peer whose credits have not been returned yet.
-    pub outstanding: u8,
-    /// Our buffers still free for answers to our requests.
-    pub reserved: u8,
-    /// Credits that the peer has, as far as this node can know.
-    pub peer_held: u8,
-    /// Uncompleted NOOPs.
-    pub noops: u8,
-}
-
 impl Credits {
     /// Creates the state after the handshake. `high_water` is already scaled to `depth`
     /// ([`super::constants::high_water`]) and is never 0.
@@ -291,16 +274,24 @@ impl Credits {
         self.outstanding > 0 && self.peer_held == 0
     }
 
-    /// Returns the counters for debugfs.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            depth: self.depth,
-            credits: self.credits,
-            outstanding: self.outstanding,
-            reserved: self.reserved,
-            peer_held: self.peer_held,
-            noops: self.noops,
-        }
+    /// Returns the negotiated queue depth.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Returns how many messages may still go into the peer's request buffers.
+    pub fn credits(&self) -> u8 {
+        self.credits
+    }
+
+    /// Returns the number of buffers reposted for the peer whose credits have not been returned yet.
+    pub fn outstanding(&self) -> u8 {
+        self.outstanding
+    }
+
+    /// Returns the credits that the peer has, as far as this node can know.
+    pub fn peer_held(&self) -> u8 {
+        self.peer_held
     }
 }
 

@@ -250,7 +250,7 @@ impl Inner {
                 StallReason::Credit => main,
                 StallReason::Slots => main.saturating_add(txs.queued(QueueKind::FreeOfCredit)),
             };
-            (queued, credits.snapshot().credits)
+            (queued, credits.credits())
         });
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     proto::{
         cause::Cause,
         conn_state::State,
-        credits::Snapshot,
+        credits::Credits,
         tx_table::QueueKind, //
     },
     rdma::{
@@ -29,7 +29,7 @@ pub(crate) struct ConnSnapshot {
     pub(crate) state: State,
     /// Name of the reason why it closes, or `none`.
     pub(crate) cause: &'static str,
-    pub(crate) credits: Snapshot,
+    pub(crate) credits: Credits,
     /// Lengths of [`QueueKind::ALL`].
     pub(crate) queued: [u16; 3],
     pub(crate) counts: Counts,
@@ -69,7 +69,7 @@ impl Conn {
             active: self.active,
             state: inner.state.state(),
             cause: inner.state.cause().map_or("none", Cause::name),
-            credits: inner.credits.snapshot(),
+            credits: inner.credits,
             queued: QueueKind::ALL.map(|queue| inner.txs.queued(queue)),
             counts: inner.counts.with_recv_wrs(recv_wrs),
             active_txs: 0,

@@ -168,12 +168,12 @@ impl End {
     fn counters(&self) -> [i32; 8] {
         match self {
             Self::Ours(o, _) => {
-                let s = o.credits.snapshot();
+                let s = &o.credits;
                 [
-                    s.credits.into(),
-                    s.outstanding.into(),
-                    s.noops.into(),
-                    s.reserved.into(),
+                    s.credits().into(),
+                    s.outstanding().into(),
+                    s.noops().into(),
+                    s.reserved().into(),
                     o.held.len() as i32,
                     o.sinks.into(),
                     o.asked.into(),
@@ -249,7 +249,7 @@ impl Config {
             ));
         }
         if let End::Ours(o, _) = &s.ends[b] {
-            let known = i32::from(o.credits.snapshot().peer_held);
+            let known = i32::from(o.credits.peer_held());
             if known != credits + flying + returning {
                 return Err(format!("side {b} thinks that side {a} has {known} credits"));
             }

@@ -533,8 +533,14 @@ impl Ours {
 
     /// Appends the state, except for the part of [`Ours::encode_txs`].
     pub fn encode(&self, names: &mut Names, out: &mut Vec<u8>) {
-        let s = self.credits.snapshot();
-        out.extend([s.credits, s.outstanding, s.reserved, s.peer_held, s.noops]);
+        let s = &self.credits;
+        out.extend([
+            s.credits(),
+            s.outstanding(),
+            s.reserved(),
+            s.peer_held(),
+            s.noops(),
+        ]);
         out.extend([self.posted as u8, self.unposted as u8]);
         out.extend([self.sinks as u8, self.asked as u8]);
         for queue in self.copy.iter().chain([&self.done]) {

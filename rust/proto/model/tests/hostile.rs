@@ -92,13 +92,16 @@ fn work(o: &mut Ours, random: &mut Random) -> Result<(), String> {
 }
 
 fn bounds(o: &Ours) {
-    let s = o.credits.snapshot();
-    assert!(s.credits <= s.depth && s.reserved <= s.depth, "{s:?}");
+    let s = &o.credits;
     assert!(
-        u16::from(s.peer_held) + u16::from(s.outstanding) <= u16::from(s.depth),
+        s.credits() <= s.depth() && s.reserved() <= s.depth(),
         "{s:?}"
     );
-    assert!(s.noops <= NOOPS_MAX, "{s:?}");
+    assert!(
+        u16::from(s.peer_held()) + u16::from(s.outstanding()) <= u16::from(s.depth()),
+        "{s:?}"
+    );
+    assert!(s.noops() <= NOOPS_MAX, "{s:?}");
 }
 
 /// Closes the connection: flush, drain, release. Every transmit ends exactly once.
