@@ -23,18 +23,17 @@
 //! | file | content | runs in |
 //! |---|---|---|
 //! | [`completions`] | events of the queue pair | softirq |
-//! | [`receive`] | meaning of received messages | softirq |
+//! | [`receive`] | meaning of received messages; repost of receive buffers | softirq; as `recv` |
 //! | [`pump`], [`post`] | transmits that may be sent next; their work requests | softirq, process context |
 //! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
 //! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
-//! | [`repost`] | repost of receive buffers | as `recv` |
 //! | [`no_memory`] | wait for memory | as `recv` |
 //! | [`send`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer, to its end | owned by a transmit |
-//! | [`rx`], [`prealloc_fifo`] | received message; queue without allocations | any |
+//! | [`rx`] | received message | any |
 //! | [`called_by_peer`] | functions that the peer object and the NI call | process context |
 //! | [`snapshot`] | state for debugfs | process context |
 //!
@@ -42,8 +41,7 @@
 //!
 //! - The state changes only in [`Conn::step`], which also handles the consequences under the same lock.
 //! - Work requests are posted only while the state is Established, receives also before.
-//! - Credits change in the order in which messages are on the wire: [`Credits`] only in `pump`, `post`, `receive`, and
-//!   `repost`.
+//! - Credits change in the order in which messages are on the wire: [`Credits`] only in `pump`, `post` and `receive`.
 //! - A receive buffer is posted before any message that returns its credit to the peer.
 //! - Pushed work requests are posted, or retired with an error, before the lock is released, unless a doorbell is
 //!   certain to follow.
@@ -61,10 +59,12 @@ use kernel::{
 
 use self::{
     buf_pool::BufPool,
-    prealloc_fifo::Fifo,
     qp_handle::QpHandle,
     rx::Rx,
-    rx_queue::RxQueue,
+    rx_queue::{
+        Fifo,
+        RxQueue, //
+    },
     tx_payload::TxSlots, //
 };
 use super::{
@@ -156,12 +156,10 @@ mod completions;
 mod mapping;
 mod no_memory;
 mod post;
-mod prealloc_fifo;
 mod pump;
 mod qp_handle;
 mod receive;
 pub(crate) mod recv;
-mod repost;
 mod resend;
 mod rx;
 mod rx_queue;

@@ -13,9 +13,9 @@ use kernel::{
 
 use super::{
     buf_pool::BufPool,
-    prealloc_fifo::Fifo,
     qp_handle::QpHandle,
     rx::Rx,
+    rx_queue::Fifo,
     tx_payload::{
         new_slots,
         GROW_BY, //
