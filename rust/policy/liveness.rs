@@ -156,25 +156,18 @@ impl Liveness {
     }
 }
 
-/// Returns the connection for message number `turn` of a peer, out of the connections that `is_usable`; `None` if none
-/// is. Usable connections take their own turns, and share the turns of the others alike.
+/// Returns the connection for the next message of a peer: the connections that are usable take turns. `last` is the
+/// place of the one that had the last turn. `None`: no connection `is_usable`.
 #[inline]
-pub fn pick<T>(turn: usize, all: &[T], is_usable: impl Fn(&T) -> bool) -> Option<&T> {
-    let own = turn.checked_rem(all.len()).and_then(|at| all.get(at));
-    match own.filter(|conn| is_usable(conn)) {
-        None => pick_other(turn, all, is_usable),
-        conn => conn,
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn pick_other<T>(turn: usize, all: &[T], is_usable: impl Fn(&T) -> bool) -> Option<&T> {
-    let mut usable = all.iter().filter(|conn| is_usable(conn));
-    // The number of the round is added, because each round leaves out the same turns.
-    let round = turn.checked_div(all.len())?;
-    let turn = turn.checked_rem(all.len())?.wrapping_add(round);
-    usable.nth(turn.checked_rem(usable.clone().count())?)
+pub fn pick<'a, T>(
+    last: &mut usize,
+    all: &'a [T],
+    is_usable: impl Fn(&T) -> bool,
+) -> Option<&'a T> {
+    (0..all.len()).find_map(|_| {
+        *last = last.wrapping_add(1).checked_rem(all.len())?;
+        all.get(*last).filter(|conn| is_usable(conn))
+    })
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
@@ -428,8 +421,9 @@ mod tests {
                 let all = [0, 1, 2, 3, 4, 5].map(|at| (usable >> at & 1 != 0, conns.get(at)));
                 let all = all.split_at(len).0;
                 let turns = len.saturating_mul(60);
-                for turn in 0..turns {
-                    let found = pick(turn, all, |(is_usable, _)| *is_usable);
+                let mut last = 0;
+                for _ in 0..turns {
+                    let found = pick(&mut last, all, |(is_usable, _)| *is_usable);
                     assert_eq!(found.is_some(), usable > 0);
                     if let Some((_, Some(count))) = found {
                         count.set(count.get().saturating_add(1));

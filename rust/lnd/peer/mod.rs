@@ -571,7 +571,7 @@ impl<C: Connection> Listed<C> {
 /// Connections of a peer, in any state, and which of them messages may use. The caller holds the peer lock.
 struct ConnList<C> {
     all: KVec<Listed<C>>,
-    /// Round-robin position.
+    /// Place of the connection that had the last turn.
     next: usize,
 }
 
@@ -611,8 +611,7 @@ impl<C: Connection> ConnList<C> {
         if let [only] = &*self.all {
             return only.is_usable.then(|| only.conn.clone());
         }
-        self.next = self.next.wrapping_add(1);
-        match liveness::pick(self.next, &self.all, Listed::is_sound) {
+        match liveness::pick(&mut self.next, &self.all, Listed::is_sound) {
             Some(of) => Some(of.conn.clone()),
             None => self.best(),
         }
