@@ -563,7 +563,7 @@ fn admit(
                     peer.for_each_conn(|conn| conn.doubt(true));
                 }
                 return peer.open(None, known).map_err(|e| {
-                    peer.accept_failed(Cause::NoResources);
+                    peer.accept_failed();
                     no_resources(e)
                 });
             }

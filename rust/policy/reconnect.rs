@@ -62,8 +62,8 @@ pub struct ReconnectState {
     /// Limits of the parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
     pub known: PeerParams,
     active: u16,
-    /// Active attempts that have failed, and whose queue pairs are not drained yet.
-    closing: u16,
+    /// Active attempts that have not failed. The queue pairs of the others are not drained yet.
+    in_flight: u16,
     passive: u16,
     /// An accepted request took too long to be established. Until a connection is established and no accepted request
     /// is left, accepted requests do not replace attempts of this node. Otherwise a series of such requests could do
@@ -104,36 +104,17 @@ enum BackOff {
     Failed,
 }
 
-/// Action after a failed attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterFailure {
-    /// Try again after this time, in milliseconds.
-    RetryIn(u32),
-    /// Other attempts or connections remain; nothing else happens.
-    OthersRemain,
-    /// No attempt or connection remains: fail the waiting messages, and forget the peer.
-    GiveUp,
-}
-
 impl ReconnectState {
-    /// Returns whether [`ReconnectState::start`] would start an attempt.
+    /// Returns whether to start an attempt for a message that has no connection.
     pub fn may_start(&self) -> bool {
         self.conns == 0 && !self.busy()
     }
 
-    /// Returns whether to start an attempt now, for a message that has no connection, and counts it.
-    #[must_use]
-    pub fn start(&mut self) -> bool {
-        let starts = self.may_start();
-        if starts {
-            self.begin(1);
-        }
-        starts
-    }
-
-    /// Counts attempts of ours that begin now.
-    fn begin(&mut self, attempts: u16) {
+    /// Counts attempts of this node that begin now: one for a message, or those that were due.
+    pub fn begin(&mut self, attempts: u16) {
+        self.cancel_retry();
         self.active = self.active.saturating_add(attempts);
+        self.in_flight = self.in_flight.saturating_add(attempts);
         self.first = self.conns == 0;
         if self.pause == BackOff::Failed {
             self.pause = BackOff::Rest;
@@ -144,8 +125,9 @@ impl ReconnectState {
         }
     }
 
-    /// Returns how many attempts [`ReconnectState::retry`] would start.
-    pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
+    /// Returns how many attempts to start now that the pause is over. The caller counts them ([`Self::begin`]), or
+    /// cancels the retry if there are none.
+    pub fn due_attempts(&self, waiting: bool, conns_per_peer: u16) -> u16 {
         if !self.due || self.is_under_way() {
             0
         } else if self.conns == 0 {
@@ -161,18 +143,6 @@ impl ReconnectState {
     /// Returns whether there is an established connection: for more of them, other peers may go first.
     pub fn has_conns(&self) -> bool {
         self.conns > 0
-    }
-
-    /// Returns how many attempts to start now that the pause is over, and counts them.
-    #[must_use]
-    pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
-        let attempts = self.would_retry(waiting, conns_per_peer);
-        self.due = false;
-        self.recall = false;
-        if attempts > 0 {
-            self.begin(attempts);
-        }
-        attempts
     }
 
     /// Marks a retry as due for a message that waits until the link opens ([`super::link_state`]). Returns true if the
@@ -212,26 +182,22 @@ impl ReconnectState {
         self.due
     }
 
-    /// Cancels the retry. Returns true if one was due.
-    pub fn cancel_retry(&mut self) -> bool {
+    /// Cancels the retry, if one is due.
+    pub fn cancel_retry(&mut self) {
         self.recall = false;
-        core::mem::replace(&mut self.due, false)
+        self.due = false;
     }
 
     /// Returns whether an active attempt is in flight (protocol section 4.8). A failed attempt is not, although some
     /// devices take long to drain its queue pair: a peer that rejects the requests of this node, and sends its own
     /// instead, would lose each race.
     pub fn connecting(&self) -> bool {
-        self.active > self.closing
+        self.in_flight > 0
     }
 
     /// Notes that an active attempt has failed. [`ReconnectState::failed`] follows when it is released.
     pub fn closing(&mut self) {
-        if self.connecting() {
-            self.closing = self.closing.saturating_add(1);
-        } else {
-            broken("an attempt fails twice")
-        }
+        self.in_flight = one_less(self.in_flight);
     }
 
     /// Counts a race that the peer lost.
@@ -266,6 +232,9 @@ impl ReconnectState {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
+        if active {
+            self.in_flight = one_less(self.in_flight);
+        }
         // A slow request may remain, whichever side opened this connection.
         self.slow &= self.passive > 0;
         // The connection replaces the retry that was due for the first one.
@@ -283,16 +252,18 @@ impl ReconnectState {
         }
     }
 
-    /// Counts a closed connection. Returns true if nothing of the peer remains.
-    #[must_use]
-    pub fn closed(&mut self) -> bool {
+    /// Counts a closed connection. If this node opened it, and it `broke`, it is replaced if others live
+    /// ([`ReconnectState::more`]).
+    pub fn closed(&mut self, broke: bool) {
         self.conns = one_less(self.conns);
         if self.conns == 0 {
             // Missing connections beside it. A message does not wait for them.
             self.tries = 0;
             self.due = false;
+        } else if broke && !self.unwanted {
+            self.tries = REPLACE_TRIES;
+            self.pause = BackOff::Broke;
         }
-        self.idle()
     }
 
     /// Returns the milliseconds until a retry, if the caller must schedule one for waiting messages, after a connection
@@ -312,14 +283,6 @@ impl ReconnectState {
         }
         self.due = true;
         Some(pause)
-    }
-
-    /// Notes that a connection which this node opened broke. If others live, it is replaced ([`ReconnectState::more`]).
-    pub fn broke(&mut self) {
-        if self.conns > 0 && !self.unwanted {
-            self.tries = REPLACE_TRIES;
-            self.pause = BackOff::Broke;
-        }
     }
 
     /// Returns the milliseconds until a retry for missing connections, if the caller must schedule one. To be called
@@ -382,9 +345,10 @@ impl ReconnectState {
         }
     }
 
-    /// Counts a failed attempt, and returns what to do next. `why` is the invitation of the reject to try again
-    /// (protocol section 4.6), if there was one; `waiting`: messages wait for a connection; `random` is uniform. A peer
-    /// that is to be connected when the link opens ([`ReconnectState::reconnect`]) is, once, though no message waits.
+    /// Counts a failed attempt, and returns the milliseconds until the next, if the caller must schedule it. `why` is
+    /// the invitation of the reject to try again (protocol section 4.6), if there was one; `waiting`: messages wait for
+    /// a connection; `random` is uniform. A peer that is to be connected when the link opens
+    /// ([`ReconnectState::reconnect`]) is, once, though no message waits.
     ///
     /// A failed attempt of the peer that replaced a retry of this node ([`ReconnectState::accepting`]) makes the retry
     /// due again. An attempt beside established connections is repeated for a while ([`ReconnectState::more`]).
@@ -394,9 +358,8 @@ impl ReconnectState {
         why: Option<RetryWhy>,
         waiting: bool,
         random: u32,
-    ) -> AfterFailure {
+    ) -> Option<u32> {
         if active {
-            self.closing = one_less(self.closing);
             if !self.first {
                 self.pause = BackOff::Failed;
             }
@@ -412,18 +375,14 @@ impl ReconnectState {
         self.attempt_over(active);
         if !active && self.due {
             // The attempt had not replaced a retry.
-            return AfterFailure::OthersRemain;
+            return None;
         }
         let retry = (why.is_some() || !active) && self.conns == 0;
         if retry && (waiting || self.recall) && !self.is_under_way() {
             self.due = true;
-            return AfterFailure::RetryIn(self.pause(why, random));
+            return Some(self.pause(why, random));
         }
-        if self.idle() {
-            AfterFailure::GiveUp
-        } else {
-            AfterFailure::OthersRemain
-        }
+        None
     }
 
     /// Returns the milliseconds until the next attempt. A request that lost a race is repeated soon, as often as the
@@ -463,13 +422,9 @@ impl ReconnectState {
     }
 
     fn attempt_over(&mut self, active: bool) {
-        if !active {
-            self.passive = one_less(self.passive);
-            return;
-        }
-        self.active = one_less(self.active);
-        if self.closing > self.active {
-            self.closing = broken("a failed attempt is established");
+        match active {
+            true => self.active = one_less(self.active),
+            false => self.passive = one_less(self.passive),
         }
     }
 }
@@ -523,10 +478,10 @@ mod tests {
     fn all_up(conns: u16) -> ReconnectState {
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(conns, 7), (conns > 1).then_some(0));
-        let more = p.retry(false, conns);
+        let more = retry(&mut p, false, conns);
         assert_eq!(more, conns.saturating_sub(1));
         for _ in 0..more {
             p.established(true, known);
@@ -539,10 +494,60 @@ mod tests {
         REPLACE_MS..=2 * REPLACE_MS
     }
 
+    /// Lets a message begin an attempt. Returns whether it does.
+    fn start(p: &mut ReconnectState) -> bool {
+        let starts = p.may_start();
+        if starts {
+            p.begin(1);
+        }
+        starts
+    }
+
+    /// Begins the attempts that are due. Returns how many.
+    fn retry(p: &mut ReconnectState, waiting: bool, conns_per_peer: u16) -> u16 {
+        let attempts = p.due_attempts(waiting, conns_per_peer);
+        match attempts {
+            0 => p.cancel_retry(),
+            _ => p.begin(attempts),
+        }
+        attempts
+    }
+
+    /// Closes a connection on purpose. Returns whether nothing of the peer remains.
+    fn closed(p: &mut ReconnectState) -> bool {
+        p.closed(false);
+        p.idle()
+    }
+
     /// Lets a connection that this node opened break.
     fn breaks(p: &mut ReconnectState) {
-        let _ = p.closed();
-        p.broke();
+        p.closed(true);
+    }
+
+    /// Action after a failed attempt.
+    #[derive(Debug, PartialEq, Eq)]
+    enum AfterFailure {
+        /// Another attempt after this time, in milliseconds.
+        RetryIn(u32),
+        /// Nothing, because other attempts or connections remain.
+        OthersRemain,
+        /// The peer is forgotten.
+        GiveUp,
+    }
+
+    /// Counts a failed attempt.
+    fn failed(
+        p: &mut ReconnectState,
+        active: bool,
+        why: Option<RetryWhy>,
+        waiting: bool,
+        random: u32,
+    ) -> AfterFailure {
+        match p.failed(active, why, waiting, random) {
+            Some(ms) => AfterFailure::RetryIn(ms),
+            None if p.idle() => AfterFailure::GiveUp,
+            None => AfterFailure::OthersRemain,
+        }
     }
 
     /// Lets an attempt of this node fail.
@@ -553,25 +558,25 @@ mod tests {
         random: u32,
     ) -> AfterFailure {
         p.closing();
-        p.failed(true, why, waiting, random)
+        failed(p, true, why, waiting, random)
     }
 
     #[test]
     fn a_link_change_beside_an_attempt_is_followed_by_a_reconnect() {
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
-        assert_eq!(p.retry(false, 2), 1);
-        let _ = p.closed();
+        assert_eq!(retry(&mut p, false, 2), 1);
+        p.closed(false);
         assert!(!p.reconnect());
         p.closing();
-        let after = p.failed(true, Some(RetryWhy::Early), false, 7);
+        let after = failed(&mut p, true, Some(RetryWhy::Early), false, 7);
         assert!(matches!(after, AfterFailure::RetryIn(_)));
-        assert_eq!(p.retry(false, 2), 1);
+        assert_eq!(retry(&mut p, false, 2), 1);
         p.closing();
-        let after = p.failed(true, Some(RetryWhy::Early), false, 7);
+        let after = failed(&mut p, true, Some(RetryWhy::Early), false, 7);
         assert!(matches!(after, AfterFailure::GiveUp));
     }
 
@@ -581,17 +586,17 @@ mod tests {
         let known = p.known;
         let mut paused = 0_u32;
         for times in 0..20 {
-            assert!(p.start());
+            assert!(start(&mut p));
             p.established(true, known);
-            let _ = p.closed();
+            p.closed(false);
             match p.ended(3, true, true, u32::MAX - 1) {
                 // The first time may be an accident.
                 None => assert_eq!(times, 0),
                 Some(ms) => {
                     assert!(ms <= BACKOFF_STEP_MS << 5);
                     paused = paused.saturating_add(ms);
-                    assert!(!p.start());
-                    assert_eq!(p.retry(true, 1), 1);
+                    assert!(!start(&mut p));
+                    assert_eq!(retry(&mut p, true, 1), 1);
                     let _ = fails(&mut p, None, false, 7);
                 }
             }
@@ -599,17 +604,17 @@ mod tests {
         assert!(paused > 10 * BACKOFF_STEP_MS);
         // A connection that lived, or was closed here on purpose, resets the count.
         for (lived_ms, bad) in [(LIVES_MS, true), (3, false)] {
-            assert!(p.start());
+            assert!(start(&mut p));
             p.established(true, known);
-            let _ = p.closed();
+            p.closed(false);
             assert_eq!(p.ended(lived_ms, bad, true, 7), None);
-            assert!(p.start());
+            assert!(start(&mut p));
             p.established(true, known);
-            let _ = p.closed();
+            p.closed(false);
             assert_eq!(p.ended(3, true, true, 7), None);
         }
         // No message waits, or another connection is established.
-        assert!(p.start());
+        assert!(start(&mut p));
         assert_eq!(p.ended(3, true, true, 7), None);
         assert_eq!(fails(&mut p, None, false, 7), AfterFailure::GiveUp);
         assert_eq!(p.ended(3, true, false, 7), None);
@@ -619,12 +624,12 @@ mod tests {
     #[test]
     fn one_set_of_attempts_at_a_time() {
         let mut p = all_up(4);
-        assert!(!p.start());
+        assert!(!start(&mut p));
         for _ in 0..3 {
             breaks(&mut p);
         }
         assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
-        assert_eq!(p.retry(false, 4), 3);
+        assert_eq!(retry(&mut p, false, 4), 3);
         for _ in 0..2 {
             assert_eq!(fails(&mut p, None, true, 7), AfterFailure::OthersRemain);
             assert_eq!(p.more(4, 7), None);
@@ -633,42 +638,42 @@ mod tests {
         p.established(true, known);
         // Failed attempts are repeated, in whatever order they ended.
         assert!(p.more(4, 7).is_some_and(|ms| ms > 0));
-        assert!(!p.start());
-        assert_eq!(p.retry(false, 4), 1);
+        assert!(!start(&mut p));
+        assert_eq!(retry(&mut p, false, 4), 1);
         p.established(true, known);
         assert_eq!(p.more(4, 7), Some(0));
-        assert_eq!(p.retry(false, 4), 1);
+        assert_eq!(retry(&mut p, false, 4), 1);
         p.established(true, known);
         assert_eq!(p.more(4, 7), None);
         for _ in 0..3 {
-            assert!(!p.closed());
+            assert!(!closed(&mut p));
         }
-        assert!(p.closed());
-        assert!(p.start());
-        assert!(!p.start());
+        assert!(closed(&mut p));
+        assert!(start(&mut p));
+        assert!(!start(&mut p));
     }
 
     #[test]
     fn one_goes_ahead_and_the_rest_follows() {
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         // The peer does not answer: that was one attempt.
         assert_eq!(fails(&mut p, None, true, 7), AfterFailure::GiveUp);
         assert_eq!(p.more(4, 7), None);
         // After a closed link or a pause it is one attempt, too.
         assert!(p.hold());
-        assert_eq!(p.retry(true, 4), 1);
+        assert_eq!(retry(&mut p, true, 4), 1);
         p.established(true, known);
         assert_eq!(p.more(4, 7), Some(0));
-        assert_eq!(p.retry(false, 4), 3);
+        assert_eq!(retry(&mut p, false, 4), 3);
         for _ in 0..3 {
             p.established(true, known);
             assert_eq!(p.more(4, 7), None);
         }
         // All are gone, and the peer connects: it asks for as many as it wants.
         for _ in 0..4 {
-            let _ = p.closed();
+            p.closed(false);
         }
         p.accepting();
         p.established(false, known);
@@ -680,53 +685,56 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         for good in [true, false] {
-            assert!(p.start());
+            assert!(start(&mut p));
             p.accepting();
             p.established(true, known);
             assert_eq!(p.more(4, 7), None);
             if good {
                 p.established(false, known);
             } else {
-                assert_eq!(p.failed(false, None, false, 7), AfterFailure::OthersRemain);
+                assert_eq!(
+                    failed(&mut p, false, None, false, 7),
+                    AfterFailure::OthersRemain
+                );
             }
             assert_eq!(p.more(4, 7), Some(0));
-            assert_eq!(p.retry(false, 4), if good { 2 } else { 3 });
+            assert_eq!(retry(&mut p, false, 4), if good { 2 } else { 3 });
             for _ in 0..if good { 2 } else { 3 } {
                 p.established(true, known);
             }
             for _ in 0..4 {
-                let _ = p.closed();
+                p.closed(false);
             }
         }
         // Both sides ask at once, and the peer's connection is established first.
         let mut p = peer();
-        assert!(p.start());
+        assert!(start(&mut p));
         p.accepting();
         p.established(false, known);
         assert_eq!(p.more(4, 7), None);
         p.established(true, known);
         assert_eq!(p.more(4, 7), Some(0));
-        assert_eq!(p.retry(false, 4), 2);
+        assert_eq!(retry(&mut p, false, 4), 2);
         // It is due, and the peer asks first: its connection counts.
         let mut p = peer();
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(4, 7), Some(0));
         p.accepting();
-        assert_eq!(p.retry(false, 4), 0);
+        assert_eq!(retry(&mut p, false, 4), 0);
         p.established(false, known);
         assert_eq!(p.more(4, 7), Some(0));
-        assert_eq!(p.retry(false, 4), 2);
+        assert_eq!(retry(&mut p, false, 4), 2);
         // An administrator closes all, while the rest is under way: it is not made again.
         let mut p = peer();
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
-        assert_eq!(p.retry(false, 2), 1);
+        assert_eq!(retry(&mut p, false, 2), 1);
         p.no_more();
         assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
         assert_eq!(p.more(2, 7), None);
-        assert!(p.closed());
+        assert!(closed(&mut p));
         // One is enough.
         let mut p = all_up(1);
         assert_eq!(p.more(1, 7), None);
@@ -735,29 +743,29 @@ mod tests {
     #[test]
     fn a_reject_that_invites_a_retry_gets_one() {
         let mut p = peer();
-        assert!(p.start());
+        assert!(start(&mut p));
         assert_eq!(
             fails(&mut p, Some(RetryWhy::Stale), true, 7),
             AfterFailure::RetryIn(0)
         );
-        assert!(!p.start());
-        assert_eq!(p.retry(true, 1), 1);
-        assert_eq!(p.retry(true, 1), 0);
+        assert!(!start(&mut p));
+        assert_eq!(retry(&mut p, true, 1), 1);
+        assert_eq!(retry(&mut p, true, 1), 0);
         assert!(matches!(
             fails(&mut p, Some(RetryWhy::Stale), true, 7),
             AfterFailure::RetryIn(1..)
         ));
         // A request accepted meanwhile stands for the retry.
         p.accepting();
-        assert_eq!(p.retry(true, 1), 0);
+        assert_eq!(retry(&mut p, true, 1), 0);
         // It fails: what waits has its own attempt.
-        assert_eq!(p.failed(false, None, false, 7), AfterFailure::GiveUp);
+        assert_eq!(failed(&mut p, false, None, false, 7), AfterFailure::GiveUp);
         p.accepting();
         assert!(matches!(
-            p.failed(false, None, true, 7),
+            failed(&mut p, false, None, true, 7),
             AfterFailure::RetryIn(1..)
         ));
-        assert_eq!(p.retry(true, 1), 1);
+        assert_eq!(retry(&mut p, true, 1), 1);
         assert_eq!(fails(&mut p, None, true, 7), AfterFailure::GiveUp);
     }
 
@@ -770,7 +778,7 @@ mod tests {
         p.slowed();
         assert!(!p.is_under_way());
         p.established(false, known);
-        let _ = p.closed();
+        p.closed(false);
         p.accepting();
         assert!(p.is_under_way() && !p.may_start());
     }
@@ -785,27 +793,27 @@ mod tests {
         p.slowed();
         // It is not forgotten meanwhile, and taken for no connection that is under way.
         assert!(!p.idle() && !p.is_under_way());
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
-        assert_eq!(p.retry(false, 2), 1);
+        assert_eq!(retry(&mut p, false, 2), 1);
         p.established(true, known);
         // Also not after another attempt of the peer has been established.
         p.accepting();
         p.established(false, known);
         for _ in 0..3 {
-            let _ = p.closed();
+            p.closed(false);
         }
         assert!(p.may_start());
         assert!(p.hold());
         p.accepting();
         assert!(p.is_due() && !p.is_under_way());
-        assert!(p.cancel_retry());
+        p.cancel_retry();
         assert!(p.may_start());
         // All attempts end, and nothing of the peer is left.
         for _ in 0..2 {
             assert!(!p.idle());
-            let _ = p.failed(false, None, false, 7);
+            let _ = failed(&mut p, false, None, false, 7);
         }
         assert!(p.idle());
         // The parameters of an attempt count only when it is established; those of a reject in between count.
@@ -848,7 +856,7 @@ mod tests {
         let few = MaxFrags::new(7).unwrap_or(MaxFrags::MAX);
         breaks(&mut p);
         assert!(p.more(4, 7).is_some());
-        assert_eq!(p.retry(false, 4), 1);
+        assert_eq!(retry(&mut p, false, 4), 1);
         p.learnt(asked(RetryWhy::SmallerDepth, depth(8), MaxFrags::MAX));
         assert_eq!(p.known.depth, depth(8));
         p.learnt(asked(RetryWhy::FewerFrags, depth(32), few));
@@ -865,7 +873,7 @@ mod tests {
         assert_eq!(p.known.depth, depth(4));
         // Or the administrator wants more: the parameters of a lost race say nothing of that.
         for _ in 0..3 {
-            let _ = p.closed();
+            p.closed(false);
         }
         p.known.depth = depth(64);
         p.learnt(asked(RetryWhy::Race, depth(32), few));
@@ -880,7 +888,7 @@ mod tests {
         breaks(&mut p);
         breaks(&mut p);
         assert!(p.more(3, 7).is_some());
-        assert_eq!(p.retry(false, 3), 2);
+        assert_eq!(retry(&mut p, false, 3), 2);
         assert!(p.connecting());
         p.closing();
         // The other attempt is in flight.
@@ -890,12 +898,12 @@ mod tests {
         // No further attempt begins before these are released.
         assert!(p.is_under_way());
         for _ in 0..2 {
-            let _ = p.failed(true, Some(RetryWhy::Race), true, 7);
+            let _ = failed(&mut p, true, Some(RetryWhy::Race), true, 7);
             assert!(!p.connecting());
         }
         // The next attempt races again.
-        let _ = p.closed();
-        assert!(p.start());
+        p.closed(false);
+        assert!(start(&mut p));
         assert!(p.connecting());
     }
 
@@ -916,7 +924,7 @@ mod tests {
         breaks(&mut p);
         let stale = |p: &mut ReconnectState| {
             assert!(p.more(2, 7).is_some_and(|ms| broke_ms().contains(&ms)));
-            assert_eq!(p.retry(false, 2), 1);
+            assert_eq!(retry(p, false, 2), 1);
             fails(p, Some(RetryWhy::StaleQp), false, 7)
         };
         for _ in 0..RACES_MAX {
@@ -925,7 +933,7 @@ mod tests {
         // Then each is a try, and there is an end.
         let mut tries: u8 = 0;
         while p.more(2, 7).is_some() {
-            assert_eq!(p.retry(false, 2), 1);
+            assert_eq!(retry(&mut p, false, 2), 1);
             let _ = fails(&mut p, Some(RetryWhy::StaleQp), false, 7);
             tries = tries.saturating_add(1);
         }
@@ -954,12 +962,12 @@ mod tests {
         let mut p = peer();
         let lose = |p: &mut ReconnectState, random| match fails(p, Some(why), true, random) {
             AfterFailure::RetryIn(ms) => {
-                assert_eq!(p.retry(true, 1), 1);
+                assert_eq!(retry(p, true, 1), 1);
                 ms
             }
             _ => u32::MAX,
         };
-        assert!(p.start());
+        assert!(start(&mut p));
         // Any number, and the one with the longest pause.
         for random in [[0, 6, 997, u32::MAX, 49]; 4].into_iter().flatten() {
             assert!((1..=RACE_PAUSE_MS).contains(&lose(&mut p, random)));
@@ -970,8 +978,8 @@ mod tests {
         assert!(longest.is_some_and(|ms| (1000..=BACKOFF_MAX_MS).contains(&ms)));
         let known = p.known;
         p.established(true, known);
-        assert!(p.closed());
-        assert!(p.start());
+        assert!(closed(&mut p));
+        assert!(start(&mut p));
         assert_eq!(lose(&mut p, 6), 7);
     }
 
@@ -982,27 +990,27 @@ mod tests {
         assert!(!p.hold());
         assert!(!p.idle());
         assert!(!p.is_recalled());
-        assert_eq!(p.retry(true, 2), 1);
+        assert_eq!(retry(&mut p, true, 2), 1);
         let known = p.known;
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
-        assert_eq!(p.retry(false, 2), 1);
+        assert_eq!(retry(&mut p, false, 2), 1);
         p.established(true, known);
         assert!(!p.reconnect());
-        assert!(!p.closed());
+        assert!(!closed(&mut p));
         assert!(!p.reconnect());
-        assert!(p.closed());
+        assert!(closed(&mut p));
         assert!(p.reconnect());
         assert!(p.is_recalled() && !p.idle());
-        assert_eq!(p.retry(false, 2), 1);
+        assert_eq!(retry(&mut p, false, 2), 1);
         assert!(!p.is_recalled());
         // The attempt fails: it is not tried for ever.
         assert_eq!(fails(&mut p, None, false, 7), AfterFailure::GiveUp);
         assert!(p.reconnect());
-        assert!(p.cancel_retry());
-        assert!(!p.cancel_retry());
+        assert!(!p.idle());
+        p.cancel_retry();
         assert!(p.idle());
-        assert_eq!(p.retry(false, 2), 0);
+        assert_eq!(retry(&mut p, false, 2), 0);
     }
 
     #[test]
@@ -1014,7 +1022,7 @@ mod tests {
         // A second one breaks in the pause: one retry is for both.
         breaks(&mut p);
         assert_eq!(p.more(4, 7), None);
-        assert_eq!(p.retry(false, 4), 2);
+        assert_eq!(retry(&mut p, false, 4), 2);
         // And a third while these are made.
         breaks(&mut p);
         assert_eq!(p.more(4, 7), None);
@@ -1022,7 +1030,7 @@ mod tests {
             p.established(true, known);
         }
         assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
-        assert_eq!(p.retry(false, 4), 1);
+        assert_eq!(retry(&mut p, false, 4), 1);
         // An attempt that fails is made again, with pauses, but not for ever.
         let mut tries = 1;
         loop {
@@ -1030,7 +1038,7 @@ mod tests {
             if p.more(4, 7).is_none() {
                 break;
             }
-            assert_eq!(p.retry(false, 4), 1);
+            assert_eq!(retry(&mut p, false, 4), 1);
             tries = u8::saturating_add(tries, 1);
         }
         assert_eq!(tries, REPLACE_TRIES);
@@ -1038,7 +1046,7 @@ mod tests {
         // Until another breaks.
         breaks(&mut p);
         assert!(p.more(4, 7).is_some());
-        assert_eq!(p.retry(false, 4), 2);
+        assert_eq!(retry(&mut p, false, 4), 2);
     }
 
     #[test]
@@ -1050,15 +1058,15 @@ mod tests {
         // The peer has closed them all, and does not want to be asked again.
         breaks(&mut p);
         assert_eq!(p.more(2, 7), None);
-        assert_eq!(p.retry(false, 2), 0);
+        assert_eq!(retry(&mut p, false, 2), 0);
         assert!(p.idle());
         // A message asks for one.
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
-        assert!(p.closed());
+        assert!(closed(&mut p));
         // All wanted connections live, whichever side opened them.
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         for _ in 0..2 {
             p.accepting();
@@ -1077,14 +1085,14 @@ mod tests {
         assert!(p.more(2, 7).is_some());
         breaks(&mut p);
         assert!(p.may_start());
-        assert!(p.start());
-        assert_eq!(p.retry(true, 2), 0);
+        assert!(start(&mut p));
+        assert_eq!(retry(&mut p, true, 2), 0);
         // The same where the way is closed.
         let mut p = all_up(2);
         breaks(&mut p);
         assert!(p.more(2, 7).is_some());
         assert!(p.has_conns() && p.is_due());
-        assert!(p.closed());
+        assert!(closed(&mut p));
         assert!(!(p.has_conns() && p.is_due()));
         assert!(p.hold());
     }
@@ -1095,11 +1103,11 @@ mod tests {
     fn a_peer_that_closes_them_one_by_one_is_asked_with_pauses() {
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
         for _ in 0..10 {
-            assert_eq!(p.retry(false, 2), 1);
+            assert_eq!(retry(&mut p, false, 2), 1);
             breaks(&mut p);
             p.established(true, known);
             let pause = p.more(2, 7);
@@ -1107,7 +1115,7 @@ mod tests {
         }
         // Without a message it is not asked once all are gone.
         breaks(&mut p);
-        assert_eq!(p.retry(false, 2), 0);
+        assert_eq!(retry(&mut p, false, 2), 0);
         assert!(p.idle());
     }
 
@@ -1116,14 +1124,14 @@ mod tests {
     fn a_peer_that_keeps_one_only_is_left_with_it() {
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         let mut rounds = 0;
         while p.more(4, 7).is_some() {
-            assert_eq!(p.retry(false, 4), 3);
+            assert_eq!(retry(&mut p, false, 4), 3);
             for _ in 0..3 {
                 p.established(true, known);
-                assert!(!p.closed());
+                assert!(!closed(&mut p));
             }
             rounds = u8::saturating_add(rounds, 1);
             assert!(rounds < 100);
@@ -1136,11 +1144,11 @@ mod tests {
     fn a_peer_with_a_limit_is_not_asked_for_all_that_is_missing_again_and_again() {
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         let (mut conns, mut refused) = (1u16, 0u16);
         while p.more(64, 7).is_some() {
-            for _ in 0..p.retry(false, 64) {
+            for _ in 0..retry(&mut p, false, 64) {
                 if conns < 32 {
                     p.established(true, known);
                     conns = conns.saturating_add(1);
@@ -1156,16 +1164,16 @@ mod tests {
         // If the limit was exceeded for a moment only, the others follow.
         breaks(&mut p);
         assert!(p.more(34, 7).is_some());
-        assert_eq!(p.retry(false, 34), 3);
+        assert_eq!(retry(&mut p, false, 34), 3);
         p.established(true, known);
         for _ in 0..2 {
             assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
         }
         assert!(p.more(34, 7).is_some());
-        assert_eq!(p.retry(false, 34), 1);
+        assert_eq!(retry(&mut p, false, 34), 1);
         p.established(true, known);
         assert_eq!(p.more(34, 7), Some(0));
-        assert_eq!(p.retry(false, 34), 1);
+        assert_eq!(retry(&mut p, false, 34), 1);
     }
 
     /// Tests that no connection is added to a peer that was deleted, or whose connections were closed, without a
@@ -1175,11 +1183,11 @@ mod tests {
         // Established when it had been ended already.
         let mut p = peer();
         let known = p.known;
-        assert!(p.start());
+        assert!(start(&mut p));
         p.no_more();
         p.established(true, known);
         assert_eq!(p.more(4, 7), None);
-        assert!(p.closed());
+        assert!(closed(&mut p));
         // Some end sooner than others, and the peer ends some, too.
         let mut p = all_up(4);
         breaks(&mut p);
@@ -1188,10 +1196,10 @@ mod tests {
         assert!(!p.is_due());
         breaks(&mut p);
         assert_eq!(p.more(4, 7), None);
-        let _ = p.closed();
-        assert!(p.closed());
+        p.closed(false);
+        assert!(closed(&mut p));
         // A message is reason enough for all of them.
-        assert!(p.start());
+        assert!(start(&mut p));
         p.established(true, known);
         assert_eq!(p.more(4, 7), Some(0));
     }

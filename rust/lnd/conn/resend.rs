@@ -27,7 +27,7 @@ use super::{
 use crate::{
     lnd::{
         peer::{
-            pending::fail_msg,
+            fail_msg,
             NotSent, //
         },
         timestamp::Timestamp, //

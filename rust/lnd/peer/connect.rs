@@ -4,8 +4,7 @@
 //! failure, and the timer for the next attempt. Connection requests of the peer.
 //!
 //! A call of a peer that waits for its turn is a hint, and may be lost: such a peer checks again every second
-//! ([`RECHECK_MS`]), and then calls the next peer. The queue counts the peers that wait. A peer that is forgotten no
-//! longer counts.
+//! ([`RECHECK_MS`]), and then calls the next peer.
 //!
 //! The code that finds a retry due arms the timer, while it still holds the peer lock. Therefore the timer is not armed
 //! for a retry that is no longer due, and does not delay a retry that other code wants sooner. It is not armed for a
@@ -18,7 +17,7 @@
 //! # Invariants
 //!
 //! The attempts that the queue counts are the attempts of this node that the policies of the peers have counted
-//! ([`crate::policy::reconnect::ReconnectState::start`]) and that have not ended their turn
+//! ([`crate::policy::reconnect::ReconnectState::begin`]) and that have not ended their turn
 //! ([`super::Connection::end_turn`]). Each attempt keeps the priority that it was counted with, and is counted off with
 //! it.
 
@@ -46,10 +45,7 @@ use crate::{
             QueueState, //
         },
         link_state::SendPolicy,
-        reconnect::{
-            AfterFailure,
-            RetryReject, //
-        }, //
+        reconnect::RetryReject, //
     },
     proto::{
         cause::Cause,
@@ -88,31 +84,20 @@ impl<C: Connection> Peers<C> {
 
     /// Calls the next peer that waits for its turn, if there is room.
     pub(super) fn call_next(&self) {
-        let next = || self.line.lock().next();
-        let mut claim = next();
-        while let Some(called) = claim {
-            if self.call_one(called) {
-                return;
-            }
-            // If the peers that waited are gone, it may be the turn of others.
-            claim = next().filter(|claim| *claim != called);
+        if self.line.lock().next().is_none() {
+            return;
         }
-    }
-
-    /// Calls the next peer that waits with that priority. Returns whether there is one.
-    fn call_one(&self, claim: ConnectPriority) -> bool {
         let mut walk = *self.turn_walk.lock();
         // To the end of the table, and from its begin.
         for _ in 0..2 {
             while let Some(peer) = self.table.next(&mut walk) {
-                if peer.call(claim) {
+                if peer.call() {
                     *self.turn_walk.lock() = walk;
-                    return true;
+                    return;
                 }
             }
             walk = MapWalk::START;
         }
-        false
     }
 }
 
@@ -138,13 +123,19 @@ impl<C: Connection> Peer<C> {
         self.peers.line.lock().note(self.nid.addr(), true);
     }
 
-    /// Calls the peer if it waits with priority `claim`. Returns false if it does not, or no longer wants the turn.
-    fn call(self: &Arc<Self>, claim: ConnectPriority) -> bool {
+    /// Calls the peer if it waits with the priority whose turn it is. Returns false if it does not, or no longer wants
+    /// the turn.
+    fn call(self: &Arc<Self>) -> bool {
         self.with(|inner| {
-            if inner.turn != QueueState::Waits(claim) {
+            let QueueState::Waits(claim) = inner.turn else {
+                return false;
+            };
+            let mut line = self.peers.line.lock();
+            if line.next() != Some(claim) {
                 return false;
             }
-            self.peers.line.lock().forget(&mut inner.turn);
+            line.forget(&mut inner.turn);
+            drop(line);
             if !inner.policy.is_due() {
                 return false;
             }
@@ -254,32 +245,25 @@ impl<C: Connection> Peer<C> {
         if self.ni.passage() == SendPolicy::Refuse {
             self.refuse_waiting();
         }
-        match self.count_failure(active, retry, cause) {
-            AfterFailure::RetryIn(_) => {}
-            AfterFailure::OthersRemain => self.connect_missing(),
-            // A request of the peer that was not continued may not have been from the peer.
-            AfterFailure::GiveUp => self.forget(Some(cause), active),
-        }
+        self.count_failure(active, retry, cause);
+        // A request of the peer that was not continued may not have been from the peer.
+        self.forget(Some(cause), active);
     }
 
     /// Handles the failure to create a connection for a request that was accepted ([`Peer::validate`]). Finalizes no
     /// message, because all other requests wait for the caller, a handler of a listener.
-    pub(crate) fn accept_failed(self: &Arc<Self>, cause: Cause) {
-        match self.count_failure(false, None, cause) {
-            AfterFailure::RetryIn(_) => {}
-            AfterFailure::OthersRemain => self.connect_missing(),
-            // The retry, which finds nothing due, forgets the peer.
-            AfterFailure::GiveUp => self.with(|inner| self.retry_in(inner, 0)),
-        }
+    pub(crate) fn accept_failed(self: &Arc<Self>) {
+        self.count_failure(false, None, Cause::NoResources);
+        self.with(|inner| {
+            if inner.policy.idle() {
+                // The retry, which finds nothing due, forgets the peer.
+                self.retry_in(inner, 0);
+            }
+        });
     }
 
-    /// Counts a failed attempt, and schedules the retry if one is due.
-    fn count_failure(
-        self: &Arc<Self>,
-        active: bool,
-        retry: Option<RetryReject>,
-        cause: Cause,
-    ) -> AfterFailure {
+    /// Counts a failed attempt, and schedules the next one, or those for missing connections.
+    fn count_failure(self: &Arc<Self>, active: bool, retry: Option<RetryReject>, cause: Cause) {
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
@@ -290,22 +274,22 @@ impl<C: Connection> Peer<C> {
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));
-        self.with(|inner| {
+        let retries = self.with(|inner| {
             if let Some(invited) = retry {
                 inner.policy.learnt(invited);
             }
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() || cause.has(Cause::IS_OURS_TO_CONNECT);
             let waiting = waiting && listed && !inner.gone;
-            let after = inner.policy.failed(active, again, waiting, random);
+            let pause = inner.policy.failed(active, again, waiting, random);
             if cause.has(Cause::IS_OURS_TO_CONNECT) {
                 inner.policy.force_retry();
             }
-            if let AfterFailure::RetryIn(ms) = after {
-                self.retry_in(inner, ms);
-            }
-            after
-        })
+            pause.map(|ms| self.retry_in(inner, ms)).is_some()
+        });
+        if !retries {
+            self.connect_missing();
+        }
     }
 
     /// Schedules the missing connections, in their turn, if one of several connections exists and no attempt is under
@@ -371,47 +355,13 @@ impl<C: Connection> work::DelayedItem<RETRY> for Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// Returns the turn of an attempt that the caller starts, because a message needs a connection and there is none.
-    /// If the link is down, or the peer has to wait for its turn, a retry follows.
-    pub(super) fn want(
-        &mut self,
-        peer: &Arc<Peer<C>>,
-        passage: SendPolicy,
-    ) -> Option<ConnectPriority> {
-        if passage == SendPolicy::Open {
-            if !self.policy.may_start() {
-                return None;
-            }
-            if let Some(turn) = self.enter_line(peer, 1) {
-                return self.policy.start().then_some(turn);
-            }
-        }
-        if self.policy.hold() {
-            peer.retry_in(self, RECHECK_MS);
-        }
-        None
-    }
-
-    /// Returns the attempts to start now that a retry is due, with their turn. `Err`: it is not the peer's turn.
-    pub(super) fn try_again(
-        &mut self,
-        peer: &Peer<C>,
-    ) -> Result<Option<(u16, ConnectPriority)>, ()> {
-        let conns_per_peer = peer.ni.lnet.conns_per_peer();
-        let waiting = !self.pending.is_empty();
-        let turn = match self.policy.would_retry(waiting, conns_per_peer) {
-            0 => None,
-            wanted => Some(self.enter_line(peer, wanted).ok_or(())?),
-        };
-        // The same number, because the lock is held.
-        let started = self.policy.retry(waiting, conns_per_peer);
-        Ok(turn.map(|turn| (started, turn)))
-    }
-
-    /// Returns the turn if `attempts` attempts may start now, and counts them. Otherwise the peer waits in the queue.
-    fn enter_line(&mut self, peer: &Peer<C>, attempts: u16) -> Option<ConnectPriority> {
+    /// Counts this number of attempts, and returns their turn, if they may begin now. Otherwise the peer waits in the
+    /// queue.
+    pub(super) fn begin(&mut self, peer: &Peer<C>, attempts: u16) -> Option<ConnectPriority> {
         let more = self.policy.has_conns();
         let mut line = peer.peers.line.lock();
-        line.enter(peer.nid.addr(), attempts, &mut self.turn, more)
+        let turn = line.enter(peer.nid.addr(), attempts, &mut self.turn, more)?;
+        self.policy.begin(attempts);
+        Some(turn)
     }
 }

@@ -22,11 +22,11 @@ use kernel::{
     workqueue::DelayedWork, //
 };
 
-use self::pending::PendingList;
 use super::{
     lingering_conns::LingeringConns,
     log,
-    ni::Ni, //
+    ni::Ni,
+    timestamp::Timestamp, //
 };
 use crate::{
     lnet::{
@@ -65,9 +65,7 @@ use crate::{
     }, //
 };
 
-mod conn_events;
 mod connect;
-pub(super) mod pending;
 mod send;
 
 /// Ids of the delayed works: the retry, and the timeout of waiting messages.
@@ -83,7 +81,7 @@ pub(crate) enum NotSent {
     Closed(Message),
     /// The message cannot be sent at all; LNet finalizes it, if it has not waited.
     Failed(Message, Error),
-    /// The message cannot be sent now; the caller finalizes it with this cause ([`pending::fail_msg`]).
+    /// The message cannot be sent now; the caller finalizes it with this cause ([`fail_msg`]).
     Lost(Message, Cause),
 }
 
@@ -504,9 +502,7 @@ impl<C: Connection> Peer<C> {
 
     /// Cancels the retry, and forgets an idle peer: messages do not wait for another attempt.
     fn drop_retry(self: &Arc<Self>, cause: Cause) {
-        self.with(|inner| {
-            let _ = inner.policy.cancel_retry();
-        });
+        self.with(|inner| inner.policy.cancel_retry());
         self.forget(Some(cause), true);
     }
 
@@ -518,13 +514,15 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Takes the peer from its table if it has no connection and no attempt, and fails the messages that still wait.
+    /// While messages are handed over, the peer stays, because they may come back.
     /// `asked`: this node had requested a connection or had one, so LNet is notified that the peer is down if the cause
     /// blames the peer. May sleep, because LNet may send another message from inside when a message is finalized.
     fn forget(self: &Arc<Self>, cause: Option<Cause>, asked: bool) {
         let (waiting, heard_ms, last_cause) = {
             let mut guard = self.inner.lock();
             let inner = &mut *guard;
-            if !inner.policy.idle() || inner.gone || inner.conns.len() > 0 {
+            let is_used = !inner.policy.idle() || inner.flushing || inner.conns.len() > 0;
+            if is_used || inner.gone {
                 return;
             }
             inner.gone = true;
@@ -634,4 +632,119 @@ impl<C: Connection> ConnList<C> {
     fn usable(&self) -> usize {
         self.all.iter().filter(|of| of.is_usable).count()
     }
+}
+
+/// A waiting message.
+struct Pending {
+    /// `None` while a connection has it.
+    msg: Option<Message>,
+    req: SendRequest,
+    /// Cause for which a connection failed it.
+    cause: Option<Cause>,
+    since: Timestamp,
+    next: Option<KBox<Pending>>,
+}
+
+impl Pending {
+    /// Wraps a message, or gives it back if there is no memory. May sleep.
+    fn new(msg: Message, req: &SendRequest) -> Result<KBox<Self>, Message> {
+        let Ok(slot) = KBox::new_uninit(GFP_KERNEL) else {
+            return Err(msg);
+        };
+        let pending = Self {
+            msg: Some(msg),
+            req: req.keep(),
+            cause: None,
+            since: Timestamp::now(),
+            next: None,
+        };
+        Ok(KBox::write(slot, pending))
+    }
+}
+
+/// List of waiting messages, in order. Linking and unlinking cannot fail, and is done under the peer lock; a message is
+/// allocated and finalized without it. The list is short, because LNet's credits limit it, and off the fast path. So
+/// appending walks the list.
+struct PendingList {
+    head: Option<KBox<Pending>>,
+}
+
+impl PendingList {
+    const EMPTY: Self = Self { head: None };
+
+    fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    fn len(&self) -> usize {
+        core::iter::successors(self.head.as_deref(), |of| of.next.as_deref()).count()
+    }
+
+    /// Returns how long the oldest message has waited, in milliseconds; 0 if none waits.
+    fn waited_ms(&self) -> i64 {
+        self.head
+            .as_ref()
+            .map_or(0, |oldest| oldest.since.elapsed_ms())
+    }
+
+    fn push_back(&mut self, pending: KBox<Pending>) {
+        let mut at = &mut self.head;
+        while let Some(there) = at {
+            at = &mut there.next;
+        }
+        *at = Some(pending);
+    }
+
+    fn push_front(&mut self, mut pending: KBox<Pending>) {
+        pending.next = self.head.take();
+        self.head = Some(pending);
+    }
+
+    fn pop_front(&mut self) -> Option<KBox<Pending>> {
+        let mut pending = self.head.take()?;
+        self.head = pending.next.take();
+        Some(pending)
+    }
+
+    /// Takes the messages that have waited longer than `limit_ms` milliseconds. The list is in order, so one walk finds
+    /// them.
+    fn take_expired(&mut self, limit_ms: i64) -> Self {
+        let mut at = &mut self.head;
+        while at.as_ref().is_some_and(|p| p.since.elapsed_ms() > limit_ms) {
+            let Some(expired) = at else { break };
+            at = &mut expired.next;
+        }
+        let rest = at.take();
+        Self {
+            head: core::mem::replace(&mut self.head, rest),
+        }
+    }
+
+    fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::EMPTY)
+    }
+
+    /// Finalizes every message for its own cause, otherwise for `cause`. Process context, no lock held.
+    fn fail(mut self, ni: &Ni, cause: Cause) {
+        while let Some(pending) = self.pop_front() {
+            let pending = KBox::into_inner(pending);
+            if let Some(msg) = pending.msg {
+                fail_msg(ni, msg, pending.cause.unwrap_or(cause));
+            }
+        }
+    }
+}
+
+impl Drop for PendingList {
+    fn drop(&mut self) {
+        // One by one: dropping the head would recurse through the list.
+        while self.pop_front().is_some() {}
+    }
+}
+
+/// Finalizes a message of an NI with `cause`, because LNet does not resend a message that the driver did not take.
+pub(crate) fn fail_msg(ni: &Ni, msg: Message, cause: Cause) {
+    ni.close_stats.messages(cause, 1);
+    let outcome = cause.outcome(false);
+    msg.finalize(outcome.status, outcome.health);
 }

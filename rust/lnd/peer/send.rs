@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages of a peer: sent over one of its connections, or kept until there is one, for a limited time.
+//! Messages of a peer: sent over one of its connections, or kept until there is one, for a limited time. Events after
+//! which they can be sent, or no longer wait: a connection is established or released, or the next attempt is due.
 //!
 //! The timer of messages that wait depends on nothing else: not on an attempt of this node (a peer that sends requests
 //! all the time and never continues leaves none), not on the turn of a worker (a worker may wait for minutes behind a
 //! device that hangs), not on a retry. While messages wait, the timer runs once a second: LNet, which deletes an NI,
 //! waits for its messages, too, and these must not wait for the pause before another attempt.
+//!
+//! Context: process; may sleep.
 //!
 //! # Invariants
 //!
@@ -20,17 +23,17 @@ use kernel::{
 };
 
 use super::{
-    pending::{
-        fail_msg,
-        Pending,
-        PendingList, //
-    },
+    fail_msg,
     Connection,
     NotSent,
     Peer,
     PeerInner,
     Peers,
-    PENDING, //
+    Pending,
+    PendingList,
+    PENDING,
+    RECHECK_MS,
+    RETRY, //
 };
 use crate::{
     lnet::{
@@ -43,15 +46,26 @@ use crate::{
             pending_limit_ms,
             QueueState, //
         },
-        link_state::SendPolicy, //
+        link_state::{
+            SendPolicy,
+            RECALL_MS, //
+        },
+        reconnect::{
+            PeerParams,
+            RetryReject, //
+        }, //
     },
     proto::{
         cause::Cause,
+        handshake::STALE_REQUEST_MS,
         nid::Nid, //
     },
-    rdma::work::{
-        self,
-        NofsScope, //
+    rdma::{
+        random,
+        work::{
+            self,
+            NofsScope, //
+        }, //
     }, //
 };
 
@@ -124,12 +138,11 @@ impl<C: Connection> Peer<C> {
     #[inline(never)]
     fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
         let _nofs = NofsScope::enter();
-        let passage = self.ni.passage();
-        let kept =
-            match passage == SendPolicy::Refuse && self.with(|inner| inner.conns.usable() == 0) {
-                true => Err((msg, self.ni.way(|way| way.why()))),
-                false => Pending::new(msg, req).map_err(|msg| (msg, Cause::NoResources)),
-            };
+        let refused = self.ni.passage() == SendPolicy::Refuse;
+        let kept = match refused && self.with(|inner| inner.conns.usable() == 0) {
+            true => Err((msg, self.ni.way(|way| way.why()))),
+            false => Pending::new(msg, req).map_err(|msg| (msg, Cause::NoResources)),
+        };
         let pending = match kept {
             Ok(pending) => pending,
             Err((msg, cause)) => {
@@ -138,31 +151,19 @@ impl<C: Connection> Peer<C> {
                 return Err(NotSent::Lost(msg, cause));
             }
         };
-        // The last messages for an NI that LNet deletes use existing connections or attempts.
-        let listed = self.ni.is_listed();
-        let (turn, flusher) = {
-            let mut inner = self.inner.lock();
-            if inner.gone {
-                drop(inner);
-                // After the removal, the next look-up creates a new peer.
-                self.peers.remove(self);
-                let msg = KBox::into_inner(pending).msg;
-                return msg.map_or(Ok(()), |msg| Err(NotSent::Closed(msg)));
-            }
-            inner.pending.push_back(pending);
-            self.arm_pending_timer(&inner);
-            let turn = match listed {
-                true => inner.want(self, passage),
-                false => None,
-            };
-            (turn, inner.conns.best())
-        };
-        if let Some(turn) = turn {
-            self.attempt(turn);
+        let mut inner = self.inner.lock();
+        if inner.gone {
+            drop(inner);
+            // After the removal, the next look-up creates a new peer.
+            self.peers.remove(self);
+            let msg = KBox::into_inner(pending).msg;
+            return msg.map_or(Ok(()), |msg| Err(NotSent::Closed(msg)));
         }
-        if let Some(conn) = flusher {
-            self.flush(conn, false);
-        } else if !listed {
+        inner.pending.push_back(pending);
+        self.arm_pending_timer(&inner);
+        drop(inner);
+        self.serve_waiting();
+        if !self.ni.is_listed() {
             self.drop_retry(Cause::Shutdown);
         }
         Ok(())
@@ -174,7 +175,7 @@ impl<C: Connection> Peer<C> {
     /// `own`: the caller is the blocking worker of `conn`, and delays its close. If `conn` is closed, only the messages
     /// that wait at that moment go over the next connection. Later messages are sent by their senders, or when `conn`
     /// is released.
-    pub(super) fn flush(self: &Arc<Self>, conn: Arc<C>, own: bool) {
+    fn flush(self: &Arc<Self>, conn: Arc<C>, own: bool) {
         // Finalized last, because LNet may be slow with them, and others wait.
         let mut failed = PendingList::EMPTY;
         let mut next = Some(conn);
@@ -186,6 +187,8 @@ impl<C: Connection> Peer<C> {
                 most = self.with(|inner| inner.pending.len());
             }
         }
+        // If the peer lost its last connection meanwhile, it was kept.
+        self.forget(None, true);
         failed.fail(&self.ni, Cause::PeerClosed);
     }
 
@@ -216,7 +219,13 @@ impl<C: Connection> Peer<C> {
                 Err(NotSent::Lost(msg, cause)) => (msg, cause),
                 Err(NotSent::Closed(msg)) => {
                     pending.msg = Some(msg);
-                    self.take_back(conn, pending);
+                    // Under one lock, so that no other hand-over begins behind this message.
+                    self.with(|inner| {
+                        inner.conns.publish(conn, false);
+                        inner.flushing = false;
+                        inner.pending.push_front(pending);
+                        self.arm_pending_timer(inner);
+                    });
                     return self.next_for_waiting();
                 }
             };
@@ -228,33 +237,6 @@ impl<C: Connection> Peer<C> {
         None
     }
 
-    /// Keeps a message in front of the others, because `conn` is closed, and ends the hand-over.
-    fn take_back(self: &Arc<Self>, conn: &Arc<C>, pending: KBox<Pending>) {
-        // Under one lock, so that no other hand-over begins behind this message.
-        let late = self.with(|inner| {
-            inner.conns.publish(conn, false);
-            inner.flushing = false;
-            if inner.gone {
-                return Some(pending);
-            }
-            inner.pending.push_front(pending);
-            self.arm_pending_timer(inner);
-            None
-        });
-        // The peer was forgotten while the message was on its way to the connection. Treated like a new message of
-        // LNet.
-        if let Some(Pending {
-            msg: Some(msg),
-            req,
-            ..
-        }) = late.map(KBox::into_inner)
-        {
-            if let Err((msg, e)) = self.peers.send(self.nid, msg, &req) {
-                fail_msg(&self.ni, msg, Cause::Local(e.to_errno()));
-            }
-        }
-    }
-
     /// Finds a connection for the waiting messages: an established one, or a new one.
     pub(crate) fn serve_waiting(self: &Arc<Self>) {
         if let Some(conn) = self.next_for_waiting() {
@@ -262,25 +244,33 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// Returns an established connection if messages wait. Starts an attempt if there is none.
+    /// Returns an established connection if messages wait. If there is none, starts an attempt; if the link is down, or
+    /// the peer has to wait for its turn, a retry follows.
     ///
     /// Starts no attempt if LNet deletes the NI. Then the messages end with the last object of the peer.
     fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
-        let (turn, flusher) = self.with(|inner| {
+        let mut turn = None;
+        let conn = self.with(|inner| {
             if inner.pending.is_empty() || inner.gone {
-                return (None, None);
+                return None;
             }
-            match inner.conns.best() {
-                None if listed => (inner.want(self, passage), None),
-                conn => (None, conn),
+            let conn = inner.conns.best();
+            if conn.is_none() && listed && inner.policy.may_start() {
+                if passage == SendPolicy::Open {
+                    turn = inner.begin(self, 1);
+                }
+                if turn.is_none() && inner.policy.hold() {
+                    self.retry_in(inner, RECHECK_MS);
+                }
             }
+            conn
         });
         if let Some(turn) = turn {
             self.attempt(turn);
         }
-        flusher
+        conn
     }
 
     /// Arms the timer of the waiting messages, unless it is armed, or no message waits.
@@ -329,5 +319,179 @@ impl<C: Connection> WorkItem<PENDING> for Peer<C> {
         if !this.ni.is_listed() {
             this.drop_retry(Cause::Shutdown);
         }
+    }
+}
+
+impl<C: Connection> WorkItem<RETRY> for Peer<C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        if this.ni.passage() != SendPolicy::Open {
+            return this.wait_for_link();
+        }
+        let listed = this.ni.is_listed();
+        let wanted = this.ni.lnet.conns_per_peer();
+        let (attempts, turn) = this.with(|inner| {
+            let waiting = !inner.pending.is_empty();
+            let attempts = match listed {
+                true => inner.policy.due_attempts(waiting, wanted),
+                false => 0,
+            };
+            if attempts == 0 {
+                inner.policy.cancel_retry();
+                return (0, None);
+            }
+            let turn = inner.begin(&this, attempts);
+            if turn.is_none() {
+                this.check_later(inner);
+            }
+            (attempts, turn)
+        });
+        if let Some(turn) = turn {
+            (0..attempts).for_each(|_| this.attempt(turn));
+        } else if attempts == 0 {
+            // Messages may wait for the release of a connection, which is running at this moment.
+            this.serve_waiting();
+            // LNet deletes the NI: the cause of the last attempt, which may have been the peer's, is not why messages
+            // fail.
+            this.forget((!listed).then_some(Cause::Shutdown), true);
+        }
+        // The peer had its turn, and may not have used it; or a call was lost.
+        this.peers.call_next();
+    }
+}
+
+impl<C: Connection> Peer<C> {
+    /// Keeps a retry waiting for the link to come up, for a limited time.
+    fn wait_for_link(self: &Arc<Self>) {
+        // Waiting messages delay the deletion of the NI.
+        if !self.ni.is_listed() {
+            self.drop_retry(Cause::Shutdown);
+            // A peer with a closing connection is kept.
+            return self.refuse_waiting();
+        }
+        if self.ni.passage() == SendPolicy::Refuse {
+            self.refuse_waiting();
+        }
+        let now_ms = self.ni.now_ms();
+        self.with(|inner| {
+            let policy = &mut inner.policy;
+            let recalled = policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;
+            // More connections beside established ones wait for the link, too.
+            let more = policy.has_conns() && policy.is_due();
+            let wanted = !inner.pending.is_empty() || recalled || more;
+            // A connection released meanwhile may have asked for a retry.
+            if !wanted || self.ni.is_stopping() {
+                policy.cancel_retry();
+            } else if policy.hold() || policy.is_due() {
+                // The pause after an attempt may have ended meanwhile, and the retry with it.
+                self.check_later(inner);
+            }
+        });
+        self.forget(Some(self.ni.way(|way| way.why())), true);
+    }
+
+    /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the
+    /// messages that wait. Called by the connection's control worker.
+    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
+        let now_ms = self.ni.now_ms();
+        self.end_turn(conn);
+        if conn.is_active() || conn.is_confirmed() {
+            self.answers();
+        }
+        let stale = self.with(|inner| {
+            inner.policy.established(conn.is_active(), known);
+            inner.last_cause = None;
+            inner.conns.publish(conn, true);
+            now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
+        });
+        // The walk begins with the connections that were listed last. The request of a passive connection came when the
+        // connection was listed. So the incarnation of connections listed later is not older, even if `conn` waited
+        // long for the first message of the peer.
+        let mut is_later = !conn.is_active();
+        self.for_each_conn(|other| {
+            is_later &= !Arc::ptr_eq(other, conn);
+            let (old, new) = if is_later {
+                (conn, other)
+            } else {
+                (other, conn)
+            };
+            // A host that sends into a queue pair may have guessed its number.
+            let is_over = || new.is_confirmed() || old.is_doubted();
+            if conn.is_up() && other.is_stale(known.stamp) && is_over() {
+                old.fail(Cause::PeerRestarted);
+            } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
+                if other.is_active() && stale {
+                    other.overtaken();
+                }
+                other.doubt(false);
+            }
+        });
+    }
+
+    /// Sends the waiting messages over `conn`, which was established. `None`: `conn` is already closing, so waiting
+    /// messages go over another connection, or wait for one. Requests further connections that are due. Called by the
+    /// blocking worker of `conn`; may take long, because LNet may send another message from inside.
+    pub(crate) fn flush_pending(self: &Arc<Self>, conn: Option<&Arc<C>>) {
+        self.connect_missing();
+        match conn {
+            Some(conn) => self.flush(conn.clone(), true),
+            None => self.serve_waiting(),
+        }
+    }
+
+    /// Handles the release of a connection object; `moved` if the NI's address is on another device than before. Called
+    /// by the blocking worker of the connection, as its last step.
+    pub(crate) fn released(
+        self: &Arc<Self>,
+        conn: &Arc<C>,
+        attempt_failed: bool,
+        retry: Option<RetryReject>,
+        cause: Cause,
+        moved: bool,
+    ) {
+        // Before the peer lock, because the connection lock is taken here.
+        let (heard_ms, lived_ms) = (conn.heard_ms(), conn.lived_ms());
+        {
+            let mut inner = self.inner.lock();
+            inner.heard_ms = inner.heard_ms.max(heard_ms);
+            inner.conns.remove(conn);
+        }
+        self.end_turn(conn);
+        if attempt_failed {
+            let cause = if moved { Cause::Moved } else { cause };
+            self.attempt_over(conn.is_active(), retry, cause);
+            return;
+        }
+        let reconnects = !cause.has(Cause::IS_WANTED) && !self.ni.is_stopping();
+        let lost = self.ni.passage() != SendPolicy::Open;
+        let now_ms = self.ni.now_ms();
+        let broke = conn.is_active() && cause.has(Cause::IS_RETRYABLE);
+        let bad = !cause.has(Cause::IS_OURS);
+        let random = random::u32();
+        let retries = self.with(|inner| {
+            inner.last_cause = Some(cause);
+            inner.policy.closed(broke);
+            let waiting = !inner.pending.is_empty() && !inner.gone;
+            let pause = inner.policy.ended(lived_ms, bad, waiting, random);
+            inner.lost_ms = now_ms;
+            // Waiting messages reconnect below, unless the link is down.
+            let recall = lost || moved && inner.pending.is_empty();
+            let recall = recall && reconnects && !inner.gone && inner.policy.reconnect();
+            match pause {
+                Some(ms) => self.retry_in(inner, ms),
+                // The peer may not know yet that its side of the connection is dead.
+                None if recall => self.recall_soon(inner),
+                None => return false,
+            }
+            true
+        });
+        if !retries {
+            self.connect_missing();
+        }
+        // Messages that arrived while the connection was closing need another one.
+        self.serve_waiting();
+        self.forget(Some(cause), true);
     }
 }

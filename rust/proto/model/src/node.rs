@@ -29,7 +29,6 @@ use ro2iblnd_proto::{
     },
     nid::Nid,
     policy::reconnect::{
-        AfterFailure,
         ReconnectState as Policy,
         RetryReject, //
     },
@@ -160,7 +159,10 @@ impl Node {
         }
         let peer = self.get_or_add();
         peer.pending.push_back((tag, kind));
-        let begins = peer.policy.start();
+        let begins = peer.policy.may_start();
+        if begins {
+            peer.policy.begin(1);
+        }
         let flusher = peer.up.first().copied();
         if begins {
             self.attempt(w);
@@ -216,7 +218,8 @@ impl Node {
         if let Some(hs) = peer.up.first().copied() {
             return self.flush(hs, w);
         }
-        if peer.policy.start() {
+        if peer.policy.may_start() {
+            peer.policy.begin(1);
             self.attempt(w);
         }
         Ok(())
@@ -236,7 +239,11 @@ impl Node {
         };
         peer.retry_armed = false;
         let waiting = !peer.pending.is_empty();
-        let attempts = peer.policy.retry(waiting, per_peer);
+        let attempts = peer.policy.due_attempts(waiting, per_peer);
+        match attempts {
+            0 => peer.policy.cancel_retry(),
+            _ => peer.policy.begin(attempts),
+        }
         for _ in 0..attempts {
             self.attempt(w);
         }
@@ -274,7 +281,7 @@ impl Node {
         self.close_conns(Cause::Shutdown);
         if let Some(peer) = &mut self.peer {
             if std::mem::take(&mut peer.retry_armed) {
-                let _ = peer.policy.retry(false, 0);
+                peer.policy.cancel_retry();
             }
         }
         self.forget_if_idle(w);
@@ -475,7 +482,7 @@ impl Node {
             self.attempt_over(active, retry, w);
             return Ok(());
         }
-        let _ = peer.policy.closed();
+        peer.policy.closed(false);
         self.serve_waiting(w)?;
         self.forget_if_idle(w);
         Ok(())
@@ -494,13 +501,13 @@ impl Node {
         if active {
             peer.policy.closing();
         }
-        match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
-            AfterFailure::RetryIn(_) => peer.retry_armed = true,
-            AfterFailure::OthersRemain => {
-                peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
-            }
-            AfterFailure::GiveUp => self.forget_if_idle(w),
+        let why = retry.map(|r| r.why);
+        if peer.policy.failed(active, why, waiting, 0).is_some() {
+            peer.retry_armed = true;
+            return;
         }
+        peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
+        self.forget_if_idle(w);
     }
 
     /// Runs the LNet half of a connection once.
