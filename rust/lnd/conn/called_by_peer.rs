@@ -191,10 +191,6 @@ impl Connection for Conn {
         self.is_doubted.load(Relaxed)
     }
 
-    fn index(&self) -> u32 {
-        self.index.load(Relaxed)
-    }
-
     fn set_index(&self, index: u32) {
         self.index.store(index, Relaxed);
     }

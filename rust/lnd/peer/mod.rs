@@ -129,9 +129,6 @@ pub(crate) trait Connection: Send + Sync + Sized + 'static {
     /// Returns whether others are preferred, because the peer may have closed this one.
     fn is_doubted(&self) -> bool;
 
-    /// Returns the index that [`Self::set_index`] set.
-    fn index(&self) -> u32;
-
     /// Sets the index that distinguishes the connection from the others of the peer.
     fn set_index(&self, index: u32);
 
@@ -297,18 +294,15 @@ impl WalkPos {
         if index < self.next {
             *self = Self::START;
         }
-        loop {
-            let found = step(self);
-            if found.is_none() {
-                *self = Self::START;
-                return None;
-            }
+        while let Some(found) = step(self) {
             let at = self.next;
             self.next = at.saturating_add(1);
             if at == index {
-                return found;
+                return Some(found);
             }
         }
+        *self = Self::START;
+        None
     }
 }
 
@@ -554,6 +548,7 @@ impl<C: Connection> PeerInner<C> {
 /// Connection in the list of its peer.
 struct Listed<C> {
     conn: Arc<C>,
+    index: u32,
     /// Messages may use the connection.
     is_usable: bool,
 }
@@ -581,11 +576,12 @@ impl<C: Connection> ConnList<C> {
 
     /// Lists a new connection object, and assigns the lowest unused index. Any context.
     fn add(&mut self, conn: &Arc<C>) -> Result {
-        let has = |index: &u32| self.all.iter().any(|of| of.conn.index() == *index);
-        let index = (0..=u32::MAX).find(|index| !has(index));
-        conn.set_index(index.unwrap_or(0));
+        let has = |index: &u32| self.all.iter().any(|of| of.index == *index);
+        let index = (0..=u32::MAX).find(|index| !has(index)).unwrap_or(0);
+        conn.set_index(index);
         let listed = Listed {
             conn: conn.clone(),
+            index,
             is_usable: false,
         };
         Ok(self.all.push(listed, GFP_ATOMIC)?)
