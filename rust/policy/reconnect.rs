@@ -948,7 +948,7 @@ mod tests {
         }
         let mut rounds: u8 = 0;
         while p.more(4, 7).is_some() {
-            for _ in 0..p.retry(false, 4) {
+            for _ in 0..retry(&mut p, false, 4) {
                 let _ = fails(&mut p, Some(RetryWhy::StaleQp), false, 7);
             }
             rounds = rounds.saturating_add(1);
