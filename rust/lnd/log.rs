@@ -123,13 +123,73 @@ impl CloseReason {
     }
 }
 
-/// Logs the depth that the driver chose for the link. Printed once for each NI, so it needs no limit.
-pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthReason) {
-    say!(
-        pr_info,
-        "{nid}: peer_credits is {}: {reason}; {gather} gather elements\n",
-        depth.get()
-    );
+/// Defines functions that log a line: arguments, how the line is printed, and its text. Lines printed by `say` can
+/// appear only so often that they need no limit.
+macro_rules! lines {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($($arg:ident: $of:ty),+), $how:ident $($level:ident)?, $text:literal $(, $value:expr)*;
+    )+) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name($($arg: $of),+) {
+            $how!($($level,)? $text $(, $value)*);
+        }
+    )+};
+}
+
+lines! {
+    /// Logs the depth that the driver chose for the link, once for each NI.
+    fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthReason), say pr_info,
+        "{nid}: peer_credits is {}: {reason}; {gather} gather elements\n", depth.get();
+    /// Logs that LNet stopped an NI, once for each NI.
+    stopped(nid: Nid), say pr_info, "{nid}: the NI is stopped\n";
+    /// Logs once for each NI that messages still arrive while LNet deletes it and waits for the last one.
+    deletion_waits(nid: Nid), say pr_info,
+        "{nid}: the NI is being deleted and messages still arrive; closing the connections they arrive on\n";
+    /// Logs that the shutdown of an NI takes long, at most every ten seconds.
+    shutdown_waits(nid: Nid, conns: i32, seconds: u32), say pr_warn,
+        "{nid}: shutdown has waited {seconds} s for {conns} connections\n";
+
+    cannot(nid: Nid, what: &str, e: Error), warn_limited, "{nid}: cannot {what}: {}\n", why(e);
+    /// Reports that no queue pair could be made at any depth. Providers return `ENOMEM` or `EOVERFLOW` if the device
+    /// has none left.
+    no_queue_pair(nid: Nid, e: Error, max_qp: u32), warn_limited,
+        "{nid}: cannot make the queue pair or its completion queue: {}: \
+         the device has {max_qp} queue pairs at most; \"rdma resource show\" counts those in use\n",
+        why(e);
+    not_flushed(nid: Nid), warn_limited,
+        "{nid}: the RDMA device does not flush a queue pair that is in error; if this repeats, reset it\n";
+    rejected(nid: Nid, why: &dyn Display), warn_limited, "{nid}: rejected our connection request: {why}\n";
+    bad_request(nid: Nid, e: &dyn Display), warn_noise, "{nid}: bad request: {e}; closing\n";
+    /// Logs that LNet refused a message. The header was good, so LNet does not accept the destination.
+    refused_by_lnet(nid: Nid, to: Nid, e: Error), warn_noise,
+        "{nid}: LNet refused a message for {to}: {}: dropped; check the routes on the peer\n", why(e);
+    no_source(nid: Nid, e: Error), warn_limited, "{nid}: cannot answer a GET: {}\n", unmapped(e);
+
+    detached(nid: Nid), say pr_warn, "{nid}: the RDMA device is gone; waiting for it to come back\n";
+    attached(nid: Nid), say pr_info, "{nid}: the RDMA device is back\n";
+    addr_moved(nid: Nid, device: &str), warn_limited,
+        "{nid}: {device} has no GID for the interface address; asking the RDMA core to rescan\n";
+    moved(nid: Nid, from: &str, to: &str), warn_limited,
+        "{nid}: the interface moved from {from} to {to}; reconnecting\n";
+    new_lid(nid: Nid, lid: u32), warn_limited, "{nid}: the LID of the port changed to {lid}; reconnecting\n";
+    cannot_follow(nid: Nid, what: &dyn Display, e: Error), warn_limited,
+        "{nid}: the interface moved to another RDMA device, which cannot be used: {what}: {}\n", why(e);
+    /// Reports that the NI cannot use the device that has its address, once for each error.
+    cannot_use(nid: Nid, what: &dyn Display, e: Error), warn_limited,
+        "{nid}: the RDMA device cannot be used: {what}: {}; retrying every second\n", why(e);
+    broken(nid: Nid), say pr_err,
+        "{nid}: the RDMA device reported a fatal error; LNet avoids this NI until the device is reset\n";
+    healed(nid: Nid), say pr_info, "{nid}: the RDMA device works again\n";
+    /// Logs once for each device that it rejected work requests of several connections in a row.
+    refuses_posts(nid: Nid, device: &str), say pr_err,
+        "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
+         update the driver of the device, or use another device; \
+         delete and add the NI to try again\n",
+        link_state::MANY_REFUSALS;
+    gsi_dead(nid: Nid, device: &str), say pr_err,
+        "{nid}: no connection is possible: queue pair 1 of {device} is in the error state; \
+         recreate the device with \"rdma link delete\" and \"rdma link add\"\n";
 }
 
 /// Logs the end of a connection. Leaves out connections that close together with their NI, because the NI logs that.
@@ -155,48 +215,6 @@ pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Record
     } else {
         warn_limited!("{nid}: {what}: {cause}\n");
     }
-}
-
-pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
-    warn_limited!("{nid}: cannot {what}: {}\n", why(e));
-}
-
-/// Reports that no queue pair could be made at any depth. Providers return `ENOMEM` or `EOVERFLOW`
-/// if the device has none left.
-pub(crate) fn no_queue_pair(nid: Nid, e: Error, max_qp: u32) {
-    warn_limited!(
-        "{nid}: cannot make the queue pair or its completion queue: {}: \
-         the device has {max_qp} queue pairs at most; \"rdma resource show\" counts those in use\n",
-        why(e)
-    );
-}
-
-pub(crate) fn not_flushed(nid: Nid) {
-    warn_limited!(
-        "{nid}: the RDMA device does not flush a queue pair that is in error; if this repeats, reset it\n"
-    );
-}
-
-/// Logs that LNet stopped an NI. Printed once for each NI, so it needs no limit.
-pub(crate) fn stopped(nid: Nid) {
-    say!(pr_info, "{nid}: the NI is stopped\n");
-}
-
-/// Logs that messages still arrive while LNet deletes an NI and waits for the last one. Printed once for each NI, so it
-/// needs no limit.
-pub(crate) fn deletion_waits(nid: Nid) {
-    say!(
-        pr_info,
-        "{nid}: the NI is being deleted and messages still arrive; closing the connections they arrive on\n"
-    );
-}
-
-/// Logs that the shutdown of an NI takes long. Printed at most every ten seconds, so it needs no limit.
-pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
-    say!(
-        pr_warn,
-        "{nid}: shutdown has waited {seconds} s for {conns} connections\n"
-    );
 }
 
 /// Logs the reason for the close of a connection. Not under a lock.
@@ -226,18 +244,6 @@ pub(crate) fn close_reason(nid: Nid, reason: CloseReason) {
     }
 }
 
-pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
-    warn_noise!("{nid}: bad request: {e}; closing\n");
-}
-
-/// Logs that LNet refused a message. The header was good, so LNet does not accept the destination.
-pub(crate) fn refused_by_lnet(nid: Nid, to: Nid, e: Error) {
-    warn_noise!(
-        "{nid}: LNet refused a message for {to}: {}: dropped; check the routes on the peer\n",
-        why(e)
-    );
-}
-
 /// Logs that a PUT cannot be received because memory or a memory region (`region`) is missing.
 pub(crate) fn no_sink(nid: Nid, region: bool, e: Error) {
     let why = match (region, e) {
@@ -254,10 +260,6 @@ fn unmapped(e: Error) -> Worded {
         EIO => Worded("no room to map memory for the device", e.to_errno()),
         _ => why(e),
     }
-}
-
-pub(crate) fn no_source(nid: Nid, e: Error) {
-    warn_limited!("{nid}: cannot answer a GET: {}\n", unmapped(e));
 }
 
 pub(crate) fn gpu_refused(nid: Nid, e: Error) {
@@ -299,79 +301,4 @@ pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Recorded) {
         true => warn_limited!("{nid}: connection not attempted: {cause}\n"),
         false => dk!(NetError, "{nid}: connection not attempted: {cause}\n"),
     }
-}
-
-pub(crate) fn rejected(nid: Nid, why: &dyn Display) {
-    warn_limited!("{nid}: rejected our connection request: {why}\n");
-}
-
-pub(crate) fn detached(nid: Nid) {
-    say!(
-        pr_warn,
-        "{nid}: the RDMA device is gone; waiting for it to come back\n"
-    );
-}
-
-pub(crate) fn addr_moved(nid: Nid, device: &str) {
-    warn_limited!(
-        "{nid}: {device} has no GID for the interface address; asking the RDMA core to rescan\n"
-    );
-}
-
-pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
-    warn_limited!("{nid}: the interface moved from {from} to {to}; reconnecting\n");
-}
-
-pub(crate) fn new_lid(nid: Nid, lid: u32) {
-    warn_limited!("{nid}: the LID of the port changed to {lid}; reconnecting\n");
-}
-
-pub(crate) fn cannot_follow(nid: Nid, why: &dyn Display, e: Error) {
-    warn_limited!(
-        "{nid}: the interface moved to another RDMA device, which cannot be used: {why}: {}\n",
-        self::why(e)
-    );
-}
-
-/// Reports that the NI cannot use the device that has its address, once for each error.
-pub(crate) fn cannot_use(nid: Nid, what: &dyn Display, e: Error) {
-    warn_limited!(
-        "{nid}: the RDMA device cannot be used: {what}: {}; retrying every second\n",
-        self::why(e)
-    );
-}
-
-pub(crate) fn broken(nid: Nid) {
-    say!(
-        pr_err,
-        "{nid}: the RDMA device reported a fatal error; LNet avoids this NI until the device is reset\n"
-    );
-}
-
-/// Logs that a device rejected work requests of several connections in a row. Printed once for each device, so it needs
-/// no limit.
-pub(crate) fn refuses_posts(nid: Nid, device: &str) {
-    say!(
-        pr_err,
-        "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
-         update the driver of the device, or use another device; \
-         delete and add the NI to try again\n",
-        link_state::MANY_REFUSALS
-    );
-}
-
-pub(crate) fn healed(nid: Nid) {
-    say!(pr_info, "{nid}: the RDMA device works again\n");
-}
-
-pub(crate) fn gsi_dead(nid: Nid, device: &str) {
-    say!(
-        pr_err,
-        "{nid}: no connection is possible: queue pair 1 of {device} is in the error state; \
-         recreate the device with \"rdma link delete\" and \"rdma link add\"\n"
-    );
-}
-
-pub(crate) fn attached(nid: Nid) {
-    say!(pr_info, "{nid}: the RDMA device is back\n");
 }
