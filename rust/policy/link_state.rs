@@ -416,24 +416,17 @@ impl LinkState {
     /// milliseconds; see [`hold_ms`].
     #[must_use]
     pub fn look(&mut self, now_ms: u64, other: bool, hold_ms: u64) -> LinkAction {
-        if self.is_open() {
-            self.ended = false;
-            self.other = false;
-            self.lost_ms = None;
-            return match core::mem::replace(&mut self.closed, false) {
-                true => LinkAction::Reconnect,
-                false => LinkAction::Nothing,
-            };
-        }
-        self.closed = true;
-        let newly = other && !self.other;
-        self.other = other;
+        let open = self.is_open();
+        let other = other && !open;
+        let opened = core::mem::replace(&mut self.closed, !open) && open;
+        let newly = !core::mem::replace(&mut self.other, other) && other;
         if self.carries() {
             self.ended = false;
             self.lost_ms = None;
-            return match newly {
-                true => LinkAction::Refuse,
-                false => LinkAction::Nothing,
+            return match (opened, newly) {
+                (true, _) => LinkAction::Reconnect,
+                (false, true) => LinkAction::Refuse,
+                (false, false) => LinkAction::Nothing,
             };
         }
         let since = *self.lost_ms.get_or_insert(now_ms);
