@@ -543,7 +543,7 @@ impl Conn {
             reg_and_send: 2,
             hca: Some(hca),
             counts: Counts::default(),
-            list: SnapshotId::default(),
+            list: 0,
             stats,
             rx_queue: RxQueue::EMPTY,
             waiting_requests: Fifo::EMPTY,

@@ -90,15 +90,8 @@ impl Counts {
     }
 }
 
-/// Number of the list that a connection was last in; the default is none.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SnapshotId(u64);
-
-impl SnapshotId {
-    fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
-    }
-}
+/// Number of the list that a connection was last in; 0 is none.
+pub(crate) type SnapshotId = u64;
 
 struct Sums {
     over: Counts,
@@ -125,7 +118,7 @@ impl ClosedCounters {
             over: Counts::default(),
             listed: Counts::default(),
             // INVARIANT: No list has this number.
-            last: SnapshotId::default().next(),
+            last: 1,
         };
         pin_init!(Self {
             sums <- new_spinlock_bh!(sums, "ClosedCounters::sums"),
@@ -151,14 +144,14 @@ impl ClosedCounters {
         let _lister = self.lister.lock();
         let number = {
             let mut sums = self.sums.lock();
-            sums.last = sums.last.next();
+            sums.last = sums.last.wrapping_add(1);
             sums.last
         };
         let listed = list(number);
         let mut sums = self.sums.lock();
         let over = sums.over;
         // INVARIANT: No list is being made any more; the next one has the number after this.
-        sums.last = number.next();
+        sums.last = number.wrapping_add(1);
         let those = core::mem::take(&mut sums.listed);
         sums.over.add(&those);
         (listed, over)
