@@ -81,15 +81,18 @@ pub(crate) struct DeviceEntry {
     pub(crate) blocking: OwnedQueue,
     /// Over TCP, where items of `queue_pairs` wait for the other side: ends of attempts that the peer does not answer.
     unanswered: Option<OwnedQueue>,
-    /// Number of [`DeviceQueues`] handles.
-    users: Atomic<u32>,
+    /// A device has the queues.
+    is_used: Atomic<bool>,
 }
 
-/// Handle to the queues of a device. No other device gets them before the last handle is dropped: items that are left
-/// on a device that hangs delay no other device.
-pub(crate) struct DeviceQueues(Arc<DeviceEntry>);
+/// Queues of a device. No other device gets them before the last reference is dropped: items that are left on a device
+/// that hangs delay no other device.
+pub(crate) type DeviceQueues = Arc<DeviceQueuesGuard>;
 
-impl Deref for DeviceQueues {
+/// Use of queues by one device.
+pub(crate) struct DeviceQueuesGuard(Arc<DeviceEntry>);
+
+impl Deref for DeviceQueuesGuard {
     type Target = DeviceEntry;
 
     fn deref(&self) -> &DeviceEntry {
@@ -97,27 +100,21 @@ impl Deref for DeviceQueues {
     }
 }
 
-impl DeviceQueues {
+impl Drop for DeviceQueuesGuard {
+    fn drop(&mut self) {
+        self.is_used.store(false, Release);
+    }
+}
+
+impl DeviceEntry {
     /// Returns the queue for the end of an attempt that the peer does not answer.
     pub(crate) fn unanswered(&self) -> &OwnedQueue {
         self.unanswered.as_ref().unwrap_or(&self.blocking)
     }
 
-    fn of(one: &Arc<DeviceEntry>) -> Self {
-        one.users.fetch_add(1, Relaxed);
-        Self(one.clone())
-    }
-}
-
-impl Clone for DeviceQueues {
-    fn clone(&self) -> Self {
-        Self::of(&self.0)
-    }
-}
-
-impl Drop for DeviceQueues {
-    fn drop(&mut self) {
-        self.0.users.fetch_sub(1, Release);
+    /// Returns the use of queues that are marked as used. It ends with the last reference, or if this fails.
+    fn queues(self: Arc<Self>) -> Result<DeviceQueues> {
+        Ok(Arc::new(DeviceQueuesGuard(self), GFP_KERNEL)?)
     }
 }
 
@@ -149,12 +146,16 @@ impl WorkQueues {
     ///
     /// `ENOMEM`.
     pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
-        // The first handle is created under this mutex; later ones are clones of an existing handle.
         let free = |one: &&Arc<DeviceEntry>| {
-            one.unanswered.is_some() == waits && one.users.load(Acquire) == 0
+            one.unanswered.is_some() == waits && !one.is_used.load(Acquire)
         };
-        if let Some(free) = self.devices.lock().iter().find(free) {
-            return Ok(DeviceQueues::of(free));
+        let take = |one: &Arc<DeviceEntry>| {
+            one.is_used.store(true, Relaxed);
+            one.clone()
+        };
+        let unused = self.devices.lock().iter().find(free).map(take);
+        if let Some(one) = unused {
+            return one.queues();
         }
         // Without the mutex: the thread of a new queue may have to wait for memory, and another device finds its unused
         // queues meanwhile.
@@ -169,12 +170,11 @@ impl WorkQueues {
             steps: unbound(c"ro2iblnd_conn", STEPS_AT_ONCE)?,
             blocking: unbound(c"ro2iblnd_block", 0)?,
             unanswered: waits.then(|| unbound(c"ro2iblnd_end", 0)).transpose()?,
-            users: Atomic::new(0),
+            is_used: Atomic::new(true),
         };
         let one = Arc::new(one, GFP_KERNEL)?;
-        let queues = DeviceQueues::of(&one);
-        self.devices.lock().push(one, GFP_ATOMIC)?;
-        Ok(queues)
+        self.devices.lock().push(one.clone(), GFP_ATOMIC)?;
+        one.queues()
     }
 
     /// Waits for all queued items, and for handlers that are about to leave the module's code. May sleep.
