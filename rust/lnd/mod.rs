@@ -18,7 +18,6 @@ pub(crate) mod ni;
 pub(crate) mod ni_device;
 pub(crate) mod ops;
 pub(crate) mod peer;
-mod retained_requests;
 pub(crate) mod timestamp;
 pub(crate) mod work_queues;
 

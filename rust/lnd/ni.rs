@@ -21,7 +21,6 @@ use kernel::{
 
 use super::{
     hca::Hca,
-    retained_requests::RetainedRx,
     stats::{
         close_log::CloseStats,
         conn_counters::ClosedCounters,
@@ -40,6 +39,7 @@ use crate::{
         StartError, //
     },
     policy::{
+        addr_hash,
         link_state::{
             LinkState,
             SendPolicy, //
@@ -67,6 +67,7 @@ use crate::{
             Relaxed,
             Release, //
         },
+        random,
         sync::Completion, //
     }, //
 };
@@ -75,6 +76,16 @@ use crate::{
 const CONNECT_TIMEOUT_MIN: u32 = 5;
 /// Time in milliseconds that a message may wait beyond the time of one attempt.
 const PENDING_GRACE_MS: u32 = 10_000;
+
+/// Number of counts of a table: in a cluster of ten thousand nodes some twenty share one.
+const PARTS: usize = 512;
+
+/// Retained requests of the addresses that share a count, from which on they get no new connection: those of sixteen
+/// connections with the largest queue depth, all retained.
+const MOST: u32 = 4096;
+
+// An honest peer may lose that many connections while LNet is stuck.
+const _: () = assert!(16 * 255 < MOST);
 
 /// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
 pub(crate) enum O2ib {}
@@ -288,36 +299,26 @@ impl Ni {
         }
     }
 
-    /// Counts a connection with these settings that messages may use. If memory is missing, the connection is not
-    /// counted. Process context; a caller must not run [`Ni::leave`] for the same connection at the same time.
-    pub(crate) fn enter(&self, conn: &ConnSettings) {
-        if conn.counted.load(Relaxed) {
+    /// Counts a connection with these settings while messages may use it. If memory is missing, the connection is not
+    /// counted. Process context.
+    pub(crate) fn count(&self, conn: &ConnSettings, is_usable: bool) {
+        let mut rows = self.in_use.lock();
+        if conn.counted.load(Relaxed) == is_usable {
             return;
         }
-        let mut rows = self.in_use.lock();
-        // INVARIANT: One more in its row, or a new row with one.
+        // INVARIANT: One more or one less in its row, which is there from the first connection to the last.
         if let Some(row) = rows.iter_mut().find(|row| row.0 == conn.settings) {
-            row.1 = row.1.saturating_add(1);
+            row.1 = match is_usable {
+                true => row.1.saturating_add(1),
+                false => row.1.saturating_sub(1),
+            };
+        } else if !is_usable {
+            broken("a connection is counted off without a row")
         } else if rows.push((conn.settings, 1), GFP_ATOMIC).is_err() {
             return;
         }
-        conn.counted.store(true, Relaxed);
-    }
-
-    /// Stops counting a connection that messages may no longer use. Process context.
-    pub(crate) fn leave(&self, conn: &ConnSettings) {
-        if !conn.counted.load(Relaxed) {
-            return;
-        }
-        conn.counted.store(false, Relaxed);
-        // INVARIANT: One less in its row, which is removed with the last connection.
-        self.in_use.lock().retain(|row| {
-            if row.0 == conn.settings {
-                let left = row.1.checked_sub(1);
-                row.1 = left.unwrap_or_else(|| broken("a connection leaves its settings twice"));
-            }
-            row.1 > 0
-        });
+        rows.retain(|row| row.1 > 0);
+        conn.counted.store(is_usable, Relaxed);
     }
 
     /// Returns how many connections were created with settings other than the current ones. Does not sleep.
@@ -443,5 +444,62 @@ impl Ni {
     /// Returns whether outgoing messages carry a checksum.
     pub(crate) fn cksum(&self) -> bool {
         params::cksum()
+    }
+}
+
+/// Counts of the requests of closed connections of an NI that LNet retains, by the address of the peer. Any context.
+///
+/// The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
+/// that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
+/// addresses share a count ([`addr_hash`]): an address is excluded only if both of its counts are too large, and it
+/// hardly ever shares both with a hostile address.
+pub(crate) struct RetainedRx {
+    /// Two tables of [`PARTS`], one behind the other.
+    counts: KVec<Atomic<u32>>,
+    salts: [u64; 2],
+}
+
+impl RetainedRx {
+    /// Creates counts of zero. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        let mut counts = KVec::with_capacity(2 * PARTS, GFP_KERNEL)?;
+        for _ in 0..2 * PARTS {
+            counts.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        let salts = [random::u64(), random::u64()];
+        Ok(Self { counts, salts })
+    }
+
+    fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
+        let tables = self.counts.chunks(PARTS).zip(self.salts);
+        tables.filter_map(move |(table, salt)| {
+            table.get(addr_hash::index(nid.addr(), salt, table.len()))
+        })
+    }
+
+    /// Counts `n` requests that LNet retains from a closed connection with `nid`.
+    pub(crate) fn left(&self, nid: Nid, n: u16) {
+        for count in self.of(nid) {
+            count.fetch_add(n.into(), Relaxed);
+        }
+    }
+
+    /// Counts a request that LNet has returned.
+    pub(crate) fn returned(&self, nid: Nid) {
+        for count in self.of(nid) {
+            // The request was counted before.
+            count.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Returns whether `nid` gets no connection until LNet returns some requests.
+    pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
+        self.of(nid).all(|count| count.load(Relaxed) >= MOST)
+    }
+
+    /// Returns the number of all retained requests.
+    pub(crate) fn all(&self) -> u32 {
+        let counts = self.counts.iter().take(PARTS);
+        counts.fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
     }
 }

@@ -363,7 +363,7 @@ impl Conn {
             }
             inner.known
         });
-        self.ni.enter(&self.made_with);
+        self.ni.count(&self.made_with, true);
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
             inner.is_published = true;
