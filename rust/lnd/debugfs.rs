@@ -42,6 +42,7 @@ use crate::{
     },
     proto::nid::Nid,
     rdma::{
+        atomic::Relaxed,
         cm_path::Path,
         debugfs::{
             Dir,
@@ -135,7 +136,7 @@ fn show_ni(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         regions.allocated,
         regions.limit,
         regions.moved,
-        hca.map_or(0, |hca| hca.bad_pkeys()),
+        hca.map_or(0, |hca| hca.bad_pkeys.load(Relaxed)),
         ni.retained_rx.all(),
         // Until there is another device, the health of the last one is still stored.
         hca.map_or("ok", |_| ni.device_health()),

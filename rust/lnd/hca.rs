@@ -77,12 +77,14 @@ pub(crate) struct Hca {
     pub(crate) inline: Atomic<u32>,
     /// Packets of other partitions that the port had received when the NI started to use it.
     bad_pkeys_before: u32,
-    bad_pkeys: Atomic<u32>,
+    /// Number of such packets since then, at the last query.
+    pub(crate) bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
     mbps: Atomic<u32>,
     /// Active MTU of the port in bytes, 0 if it is not known.
     mtu: Atomic<u32>,
-    active: Atomic<bool>,
+    /// Whether the port was active at the last query.
+    pub(crate) active: Atomic<bool>,
 }
 
 /// Objects that all addresses on one device share.
@@ -198,19 +200,9 @@ impl Hca {
         self.device.is_roce(self.port)
     }
 
-    /// Returns whether the port is one of InfiniBand or OPA.
-    pub(crate) fn is_ib(&self) -> bool {
-        self.device.is_ib(self.port)
-    }
-
     /// Returns the speed of the port when it was last up.
     pub(crate) fn speed(&self) -> LinkSpeed {
         LinkSpeed(self.mbps.load(Relaxed))
-    }
-
-    /// Returns whether the port was active at the last query.
-    pub(crate) fn is_active(&self) -> bool {
-        self.active.load(Relaxed)
     }
 
     /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
@@ -233,12 +225,6 @@ impl Hca {
     /// providers, which set-up and end of a connection must not wait for.
     pub(crate) fn port_mtu(&self) -> Option<u32> {
         Some(self.mtu.load(Relaxed)).filter(|mtu| *mtu != 0)
-    }
-
-    /// Returns the number of packets of other partitions that the port has received since the NI started to use it, at
-    /// the last query.
-    pub(crate) fn bad_pkeys(&self) -> u32 {
-        self.bad_pkeys.load(Relaxed)
     }
 
     /// Returns the largest depth up to `wanted` that the limits of the device allow.

@@ -67,7 +67,8 @@ use crate::{
         atomic::{
             Acquire,
             Atomic,
-            Full, //
+            Full,
+            Relaxed, //
         },
         cm_event::Addr,
         device::{
@@ -178,7 +179,7 @@ impl NiDevice {
         drop(old);
         let _ = self.ni.broken.xchg(false, Full);
         let now_ms = self.ni.now_ms();
-        let active = self.is_active(hca.is_active());
+        let active = self.is_active(hca.active.load(Relaxed));
         self.ni.way(|way| way.bound(now_ms, active));
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
@@ -194,7 +195,7 @@ impl NiDevice {
         self.ni.way(|way| way.attached());
         // The check that follows sees earlier events; a later event queues another check.
         let _ = self.watched.xchg(true, Full);
-        self.schedule_check(0);
+        self.run_in::<DEVICE>(0);
     }
 
     /// Removes the device of the NI. May sleep.
@@ -221,7 +222,7 @@ impl NiDevice {
         self.ni.way(|way| way.attached());
         self.peers.for_each_conn(|conn| conn.moved());
         // The address may be about to move again: the check allows attempts to start.
-        self.schedule_check(0);
+        self.run_in::<DEVICE>(0);
     }
 
     /// Queues a check because the address of the NI may be on another device, or its device is being removed. Any
@@ -244,7 +245,7 @@ impl NiDevice {
         drop(hca);
         self.end_connections();
         self.ni.lnet.set_fatal(Fatal::Told);
-        self.schedule_check(LOOK_MS);
+        self.run_in::<DEVICE>(LOOK_MS);
     }
 
     /// Searches for a device that has the address of the NI.
@@ -270,7 +271,7 @@ impl NiDevice {
         self.ni.lnet.set_fatal(Fatal::Told);
         // There may be another NI now, over which waiting messages can go.
         let _ = self.apply_link_state(None);
-        self.schedule_check(LOOK_MS);
+        self.run_in::<DEVICE>(LOOK_MS);
     }
 
     /// Checks the device, the link as of the last query of the port, and the address. Returns the milliseconds until
@@ -307,7 +308,7 @@ impl NiDevice {
         ni.fit(hca);
         let active = self.is_active(port.active);
         if ni.way(|way| way.port(active)) {
-            self.schedule_check(0);
+            self.run_in::<DEVICE>(0);
         }
     }
 
@@ -353,15 +354,10 @@ impl NiDevice {
         uevent::device(what, &self.ni.nid, name.as_ref().map(DeviceName::as_str));
     }
 
-    /// Queues a check of the device in `ms` milliseconds.
-    fn schedule_check(self: &Arc<Self>, ms: u32) {
-        self.run_in::<DEVICE>(ms);
-    }
-
     /// Queues a check of the device, if the NI has one. Any context.
     pub(super) fn check_soon(self: &Arc<Self>) {
         if self.watched.load(Acquire) {
-            self.schedule_check(0);
+            self.run_in::<DEVICE>(0);
         }
     }
 
@@ -488,7 +484,7 @@ impl NiDevice {
 
     /// Returns how long connections are kept while the link is down, in milliseconds.
     fn hold_ms(&self, hca: Option<&Hca>) -> u64 {
-        if self.ni.way(|way| way.is_open()) || !hca.is_some_and(Hca::is_ib) {
+        if self.ni.way(|way| way.is_open()) || !hca.is_some_and(|hca| hca.device.is_ib(hca.port)) {
             return link_state::HOLD_MS;
         }
         let mut longest = None;
