@@ -16,13 +16,13 @@
 //!
 //! A device that hangs may answer a command only after a minute. [`Iface::bound`] is held over commands of the device
 //! and of the CM, so only NIs with this address wait for it. All devices share [`Ifaces::list`]: it is taken inside
-//! [`Iface::bound`], and no code under it calls a device, the CM or LNet. [`Iface::shares`] is taken inside
-//! [`Ifaces::list`]. [`Iface::users`] is taken inside [`Iface::bound`], and in handlers of the CM.
+//! [`Iface::bound`] and in handlers of the CM, and no code under it waits for a device, the CM, LNet or memory.
+//! [`Iface::shares`] is taken inside [`Ifaces::list`].
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address (`bind_device`) if and only if it is one of [`Iface::users`], which change while
-//! [`Iface::bound`] is held. That is `Some` if and only if there are users: a listener refers to its [`Iface`], so the
+//! An NI has the device of its address (`bind_device`) only if it is one of the users of its [`Iface`], which change
+//! while [`Iface::bound`] is held. That is `None` if there are no users: a listener refers to its [`Iface`], so the
 //! last NI that leaves drops the listener.
 
 use kernel::{
@@ -122,6 +122,8 @@ const BACKLOG: i32 = 0;
 struct IfaceEntry {
     user: Arc<LnetNi>,
     iface: Arc<Iface>,
+    /// The NI is a user of `iface`: it has the device, and listens there. Requests for other NIs are rejected.
+    is_user: bool,
 }
 
 /// Addresses in use.
@@ -145,11 +147,8 @@ struct Iface {
     shares: Mutex<Option<DeviceShares>>,
     /// Set while the device is being removed, or if it cannot be used any more.
     removed: Atomic<bool>,
-    /// NIs that have the device and listen here.
-    #[pin]
-    users: SpinLock<KVec<Arc<LnetNi>>>,
-    /// Counter of requests for none of the NIs.
-    strangers: Arc<CloseStats>,
+    /// Addresses in use, with the users of this one. No cycle remains: an NI that stops leaves the list.
+    ifaces: Arc<Ifaces>,
     #[pin]
     refusals: SpinLock<RateLimiter>,
     /// Rate limit of accepted requests.
@@ -160,8 +159,7 @@ struct Iface {
 /// Address on the device that has it.
 struct BoundAddr {
     hca: Arc<Hca>,
-    /// `None` only while the NIs follow their address, and if they could not.
-    listener: Option<Listener<Iface>>,
+    listener: Listener<Iface>,
 }
 
 impl Ifaces {
@@ -183,67 +181,100 @@ impl Ifaces {
     /// # Errors
     ///
     /// The reason for LNet if the NI does not start.
-    pub(crate) fn attach(&self, user: &Arc<LnetNi>) -> Result<(), StartError> {
+    pub(crate) fn attach(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
         let iface = self.add(user).map_err(no_memory)?;
         let mut there = iface.bound.lock();
+        self.entry(user, |entry| entry.is_user = true);
         let entered = match &*there {
-            Some(bound) => iface.admit(&bound.hca, user),
-            None => self.open(&iface, user).map(|bound| *there = Some(bound)),
+            Some(bound) => user.bind_device(&bound.hca),
+            None => self
+                .listen(&iface, &user.ni, None)
+                .map(|bound| *there = Some(bound))
+                // There may be users that could not follow their address.
+                .inspect_err(|_| iface.set_removed()),
         };
         match entered {
             Ok(()) => user.entered(),
-            Err(_) => drop(self.remove(user)),
+            Err(_) => {
+                user.unbind_device();
+                drop(self.remove(user));
+            }
         }
         entered
     }
 
     /// Lists `user`, which has no device yet, with the address that it shares with other NIs. An address on a device
     /// that is being removed counts as another one: the removal may take long.
-    fn add(&self, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
-        let new = Iface::new(self.strangers.clone())?;
+    fn add(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
+        let new = Iface::new(self.clone())?;
+        let addr = |ni: &Ni| (ni.nid.addr(), ni.service, ni.net.as_ptr());
         let mut list = self.list.lock();
-        let there = list
-            .iter()
-            .find(|entry| entry.has_addr_of(&user.ni) && !entry.iface.is_removed());
+        let there = list.iter().find(|entry| {
+            addr(&entry.user.ni) == addr(&user.ni) && !entry.iface.removed.load(Acquire)
+        });
         let iface = there.map_or(new, |entry| entry.iface.clone());
         let entry = IfaceEntry {
             user: user.clone(),
             iface: iface.clone(),
+            is_user: false,
         };
-        list.push(entry, GFP_KERNEL)?;
+        list.push(entry, GFP_ATOMIC)?;
         Ok(iface)
     }
 
     /// Takes `user` off the list; the caller drops the entry without the mutex of the list.
     fn remove(&self, user: &Arc<LnetNi>) -> Option<IfaceEntry> {
         let mut list = self.list.lock();
-        let at = list.iter().position(|entry| entry.is_of(user))?;
+        let at = list
+            .iter()
+            .position(|entry| Arc::ptr_eq(&entry.user, user))?;
         list.remove(at).ok()
     }
 
-    fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
-        let list = self.list.lock();
-        let entry = list.iter().find(|entry| entry.is_of(user));
-        entry.map(|entry| entry.iface.clone())
+    /// Runs `f` on the entry of `user`, under the mutex of the list.
+    fn entry<R>(&self, user: &Arc<LnetNi>, f: impl FnOnce(&mut IfaceEntry) -> R) -> Option<R> {
+        let mut list = self.list.lock();
+        let mut entries = list.iter_mut();
+        entries.find(|entry| Arc::ptr_eq(&entry.user, user)).map(f)
     }
 
-    /// Binds the address of `user`, which is the first NI there, gives `user` the device, and listens.
-    fn open(&self, iface: &Arc<Iface>, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
-        let listener = iface.bind(&user.ni)?;
+    fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
+        self.entry(user, |entry| entry.iface.clone())
+    }
+
+    /// Yields the users of `iface`, without the mutex of the list. The caller holds [`Iface::bound`], so they stay the
+    /// same.
+    fn users<'a>(&'a self, iface: &'a Iface) -> impl Iterator<Item = Arc<LnetNi>> + 'a {
+        (0..).map_while(|at| iface.users(&self.list.lock()).nth(at).cloned())
+    }
+
+    /// Binds the address of `ni` on the device that has it now, gives that device to the users of `iface`, and starts
+    /// to listen: last, so that a request finds its NI. `new` is used if the address is still on its device. Called
+    /// under [`Iface::bound`], without a listener, because the port can be bound only once.
+    fn listen(
+        &self,
+        iface: &Arc<Iface>,
+        ni: &Ni,
+        new: Option<Arc<Hca>>,
+    ) -> Result<BoundAddr, StartError> {
+        // Only a listener sets this outside the lock, and the drop of the previous one has waited for its handlers.
+        iface.removed.store(false, Release);
+        let addr = Addr::v4(ni.nid.addr(), ni.service);
+        let listener = Listener::bind(ni.net.as_rdma(), &addr, iface.clone());
+        let listener = listener.map_err(cannot_listen)?;
+        let port = listener.port();
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
-        let hca = self.make_hca(iface, device, listener.port())?;
-        iface.admit(&hca, user)?;
-        if let Err(e) = listener.start(BACKLOG) {
-            user.unbind_device();
-            iface.remove_ni(user);
-            return Err(cannot_listen(e));
+        let hca = match new.filter(|hca| hca.device.same(&device) && hca.port == port) {
+            Some(hca) => hca,
+            None => self.make_hca(iface, device, port)?,
+        };
+        for user in self.users(iface) {
+            user.bind_device(&hca)?;
         }
-        Ok(BoundAddr {
-            hca,
-            listener: Some(listener),
-        })
+        listener.start(BACKLOG).map_err(cannot_listen)?;
+        Ok(BoundAddr { hca, listener })
     }
 
     /// Creates the objects that connections of `iface` need on `device`, except those that other addresses on it have
@@ -284,18 +315,16 @@ impl Ifaces {
             return false;
         };
         let mut there = iface.bound.lock();
-        if there.is_some() {
-            iface.remove_ni(user);
+        let was_user = |entry: &mut IfaceEntry| core::mem::take(&mut entry.is_user);
+        if self.entry(user, was_user) == Some(true) {
             user.unbind_device();
         }
         // An NI that is about to enter finds no device then, and opens the address again.
-        if iface.users.lock().is_empty() {
+        if self.users(&iface).next().is_none() {
             let shares = iface.shares.lock().take();
             drop((there.take(), shares));
         }
-        let entry = self.remove(user);
-        drop(there);
-        entry.is_some()
+        self.remove(user).is_some()
     }
 
     /// Finds where the address of `user` is now. May sleep.
@@ -313,63 +342,42 @@ impl Ifaces {
         }
     }
 
-    /// Follows the address of `user`, which is on another device now, with all NIs that have this address. May sleep.
-    ///
-    /// The objects on the new device are created while the old listener exists. Then the address is bound again, the
-    /// NIs get the device, and only then requests are accepted, so that a request finds its NI. If the new device is
-    /// unusable, the NIs have none, and search for one as after a removal.
+    /// Follows the address of `user`, which is on another device now, with all NIs that have this address. The objects
+    /// on the new device, which may take long, are created while the old listener exists. If the new device is
+    /// unusable, the NIs have none, and search for one as after a removal. May sleep.
     pub(crate) fn follow_address(&self, user: &Arc<LnetNi>) {
         let Some(iface) = self.iface_of(user) else {
             return;
         };
         let mut there = iface.bound.lock();
-        let Some(bound) = &mut *there else { return };
         if Self::locate(user) != AddrLocation::Elsewhere {
             // Another NI with this address was here first.
             return;
         }
-        match self.move_to(&iface, bound, &user.ni) {
-            Ok(old) => iface.all_users().for_each(|user| user.moved(&old)),
+        let ni = &user.ni;
+        let found = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen);
+        let new = found.and_then(|(device, port)| self.make_hca(&iface, device, port));
+        let Some(BoundAddr { hca: old, listener }) = there.take() else {
+            return;
+        };
+        // Peers that send a request from here until the end find no listener.
+        drop(listener);
+        match new.and_then(|new| self.listen(&iface, ni, Some(new))) {
+            Ok(bound) => {
+                let new = &there.insert(bound).hca;
+                self.users(&iface).for_each(|user| user.moved(&old, new));
+            }
             Err(e) => {
-                log::cannot_follow(user.ni.nid, &e.what, e.error);
-                // As if the device were being removed, also for an NI that is about to use it.
-                iface.removed.store(true, Release);
-                iface.check_devices();
+                log::cannot_follow(ni.nid, &e.what, e.error);
+                iface.set_removed();
             }
         }
     }
 
-    /// Moves all NIs of the address of `ni` to the device that has the address now. Returns the previous device.
-    fn move_to(
-        &self,
-        iface: &Arc<Iface>,
-        bound: &mut BoundAddr,
-        ni: &Ni,
-    ) -> Result<Arc<Hca>, StartError> {
-        let (device, port) =
-            device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen)?;
-        let hca = self.make_hca(iface, device, port)?;
-        // The port can be bound only once. Peers that send a request from here until the end find no listener.
-        bound.listener = None;
-        let listener = iface.bind(ni)?;
-        let is_there = |device: ARef<Device>| device.same(&hca.device);
-        if !listener.device().is_some_and(is_there) || listener.port() != port {
-            return Err(StartError::because("the address has moved again")(
-                EADDRNOTAVAIL,
-            ));
-        }
-        let old = core::mem::replace(&mut bound.hca, hca);
-        for user in iface.all_users() {
-            user.bind_device(&bound.hca)?;
-        }
-        listener.start(BACKLOG).map_err(cannot_listen)?;
-        bound.listener = Some(listener);
-        Ok(old)
-    }
-
     /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
     pub(crate) fn is_removed(&self, user: &Arc<LnetNi>) -> bool {
-        self.iface_of(user).is_some_and(|iface| iface.is_removed())
+        self.iface_of(user)
+            .is_some_and(|iface| iface.removed.load(Acquire))
     }
 
     /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca` or on another port
@@ -387,19 +395,6 @@ impl Ifaces {
                 && other.passage() == SendPolicy::Open
                 && other.on_hca(|other| !same(other)).unwrap_or(false)
         })
-    }
-}
-
-impl IfaceEntry {
-    fn has_addr_of(&self, ni: &Ni) -> bool {
-        let of = &self.user.ni;
-        of.nid.addr() == ni.nid.addr()
-            && of.service == ni.service
-            && of.net.as_ptr() == ni.net.as_ptr()
-    }
-
-    fn is_of(&self, user: &Arc<LnetNi>) -> bool {
-        Arc::ptr_eq(&self.user, user)
     }
 }
 
@@ -427,7 +422,7 @@ struct Findings {
 
 impl Iface {
     /// Creates an address that is on no device yet. May sleep.
-    fn new(strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
+    fn new(ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
         let refusals = rate_limiter(REFUSALS)?;
         let taken = rate_limiter(TAKEN)?;
         Arc::pin_init(
@@ -435,8 +430,7 @@ impl Iface {
                 bound <- kernel::new_mutex!(None, "Iface::bound"),
                 shares <- kernel::new_mutex!(None, "Iface::shares"),
                 removed: Atomic::new(false),
-                users <- kernel::new_spinlock!(KVec::new(), "Iface::users"),
-                strangers,
+                ifaces,
                 refusals <- kernel::new_spinlock!(refusals, "Iface::refusals"),
                 taken <- kernel::new_spinlock!(taken, "Iface::taken"),
             }),
@@ -444,48 +438,23 @@ impl Iface {
         )
     }
 
-    /// Binds the address of `ni` on the device that has it now, without listening yet. Called under [`Iface::bound`],
-    /// without a listener.
-    fn bind(self: &Arc<Self>, ni: &Ni) -> Result<Listener<Self>, StartError> {
-        // Only a listener sets this outside the lock, and the drop of the previous one has waited for its handlers.
-        self.removed.store(false, Release);
-        let addr = Addr::v4(ni.nid.addr(), ni.service);
-        Listener::bind(ni.net.as_rdma(), &addr, self.clone()).map_err(cannot_listen)
+    /// Yields the users of this address in the list of all addresses.
+    fn users<'a>(&'a self, list: &'a [IfaceEntry]) -> impl Iterator<Item = &'a Arc<LnetNi>> {
+        let here = |entry: &&IfaceEntry| core::ptr::eq(&*entry.iface, self) && entry.is_user;
+        list.iter().filter(here).map(|entry| &entry.user)
     }
 
-    /// Gives `user` the device, and makes it listen here. Requests for other NIs are rejected.
-    fn admit(&self, hca: &Arc<Hca>, user: &Arc<LnetNi>) -> Result<(), StartError> {
-        let added = self.users.lock().push(user.clone(), GFP_ATOMIC);
-        added.map_err(|e| no_memory(e.into()))?;
-        user.bind_device(hca).inspect_err(|_| self.remove_ni(user))
+    /// Makes the users leave their device, and an NI that is about to use it.
+    fn set_removed(&self) {
+        self.removed.store(true, Release);
+        self.check_devices();
     }
 
-    fn remove_ni(&self, user: &Arc<LnetNi>) {
-        let mut users = self.users.lock();
-        let at = users.iter().position(|of| Arc::ptr_eq(of, user));
-        let user = at.and_then(|at| users.remove(at).ok());
-        drop(users);
-        drop(user);
-    }
-
-    /// Yields the NIs that have the device, without the spin lock. The caller holds [`Iface::bound`], so they stay the
-    /// same.
-    fn all_users(&self) -> impl Iterator<Item = Arc<LnetNi>> + '_ {
-        (0..).map_while(|at: usize| self.users.lock().get(at).cloned())
-    }
-
-    fn is_removed(&self) -> bool {
-        self.removed.load(Acquire)
-    }
-
-    /// Makes the NIs check their device, because the device of the listener is being removed, or its address may be on
-    /// another device. May run in a handler of the listener, so it must not wait for a device, and calls the NIs
-    /// under a spin lock.
+    /// Makes the users check their device, because the device of the listener is being removed, or its address may be
+    /// on another device. May run in a handler of the listener, so it must not wait for a device.
     fn check_devices(&self) {
-        self.users
-            .lock()
-            .iter()
-            .for_each(|user| user.doubt_address());
+        let list = self.ifaces.list.lock();
+        self.users(&list).for_each(|user| user.doubt_address());
     }
 
     /// Checks a request that came from `from`. Returns the connection object for an accepted request. `Err(None)`: no
@@ -499,10 +468,11 @@ impl Iface {
         let privileged = params::require_privileged_port();
         let asked = parse_connreq(req.private_data(), from, privileged)?;
         findings.src = Some(asked.src);
-        let users = self.users.lock();
-        let user = users.iter().find(|user| user.ni.nid == asked.dst).cloned();
-        let ready = device_ready(users.iter().map(|user| user.ni.lnet.is_active()));
-        drop(users);
+        let list = self.ifaces.list.lock();
+        let is_asked = |user: &&Arc<LnetNi>| user.ni.nid == asked.dst;
+        let user = self.users(&list).find(is_asked).cloned();
+        let ready = device_ready(self.users(&list).map(|user| user.ni.lnet.is_active()));
+        drop(list);
         // LNet may be about to delete the NI.
         let user = user.filter(|user| user.ni.is_listed());
         findings.ni = user.as_ref().map(|user| user.ni.clone());
@@ -579,13 +549,12 @@ impl ListenHandler for Iface {
     fn device_removal(&self) {
         // The listener gets the event before its connections: no message that these give up requests another connection
         // on this device.
-        for user in self.users.lock().iter() {
+        for user in self.users(&self.ifaces.list.lock()) {
             let now_ms = user.ni.now_ms();
             user.ni.way(|way| way.detached(now_ms));
         }
-        self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
-        self.check_devices();
+        self.set_removed();
     }
 
     fn addr_change(&self) {
@@ -622,7 +591,9 @@ impl ListenHandler for Iface {
             }
             Err(None) => {}
             Err(Some(refusal)) => {
-                let stats = ni.as_ref().map_or(&self.strangers, |ni| &ni.close_stats);
+                let stats = ni
+                    .as_ref()
+                    .map_or(&self.ifaces.strangers, |ni| &ni.close_stats);
                 stats.refused(src, &refusal);
                 conn_latency::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal);
                 if refusal != Why::Race {

@@ -211,13 +211,11 @@ impl NiDevice {
         self.ni.set_hca(None);
     }
 
-    /// Closes the connections on `old`, the previous device of the NI: they are made again on the new one. May sleep.
-    pub(super) fn moved(self: &Arc<Self>, old: &Hca) {
-        let new = self.ni.hca().ok();
-        let (from, to) = (old.device.name(), new.as_ref().map(|hca| hca.device.name()));
-        let to = to.as_ref().map_or("?", DeviceName::as_str);
-        log::moved(self.ni.nid, from.as_str(), to);
-        self.send_uevent(uevent::Device::Moved, new.as_deref());
+    /// Closes the connections on `old`, the previous device of the NI: they are made again on `new`. May sleep.
+    pub(super) fn moved(self: &Arc<Self>, old: &Hca, new: &Hca) {
+        let (from, to) = (old.device.name(), new.device.name());
+        log::moved(self.ni.nid, from.as_str(), to.as_str());
+        self.send_uevent(uevent::Device::Moved, Some(new));
         // The old device may be about to be removed.
         self.ni.way(|way| way.attached());
         self.peers.for_each_conn(|conn| conn.moved());
