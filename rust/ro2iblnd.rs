@@ -47,10 +47,10 @@ struct Ro2iblnd {
 impl kernel::Module for Ro2iblnd {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         rdma::layout_check::check()?;
-        let driver = lnd::ops::Driver::new()?;
+        let ifaces = lnd::listeners::Ifaces::new()?;
         Ok(Self {
-            _registration: lnet::Registration::new(driver.clone())?,
-            _exit: lnd::ops::Exit::new(driver),
+            _registration: lnet::Registration::new(ifaces.clone())?,
+            _exit: lnd::ops::Exit::new(ifaces),
         })
     }
 }

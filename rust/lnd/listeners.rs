@@ -100,6 +100,7 @@ use crate::{
             Release, //
         },
         cm_event::Addr,
+        debugfs::Dir,
         device::Device,
         listen::{
             device_of,
@@ -126,11 +127,14 @@ struct IfaceEntry {
     is_user: bool,
 }
 
-/// Addresses in use.
+/// State of the driver that all NIs share, as long as the module: the addresses in use, and objects that NIs need.
 #[pin_data]
 pub(crate) struct Ifaces {
-    workers: Arc<WorkQueues>,
-    strangers: Arc<CloseStats>,
+    pub(super) workers: Arc<WorkQueues>,
+    /// Folder `/sys/kernel/debug/ro2iblnd`.
+    pub(super) debugfs: Dir,
+    /// Log of rejected requests for none of the NIs.
+    pub(super) strangers: Arc<CloseStats>,
     /// One entry for each NI that has a device or is about to get one. Not taken on the path of messages.
     #[pin]
     list: Mutex<KVec<IfaceEntry>>,
@@ -163,11 +167,14 @@ struct BoundAddr {
 }
 
 impl Ifaces {
-    /// Creates an empty list. `strangers` counts requests for none of the NIs. May sleep.
-    pub(crate) fn new(workers: Arc<WorkQueues>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
+    /// Creates an empty list, and the work queues. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let workers = WorkQueues::new()?;
+        let strangers = CloseStats::new(None)?;
         Arc::pin_init(
             pin_init!(Self {
                 workers,
+                debugfs: Dir::new(c"ro2iblnd"),
                 strangers,
                 list <- kernel::new_mutex!(KVec::new(), "Ifaces::list"),
             }),

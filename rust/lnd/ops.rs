@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Functions that LNet calls, for each NI, and the objects that live as long as the module: the work queues, the
-//! interfaces that NIs listen on, the folder in debugfs.
+//! Functions that LNet calls, for each NI, and the end of the module.
 //!
 //! Context: process.
 
@@ -31,8 +30,7 @@ use super::{
     },
     ni_device::NiDevice,
     peer::Peer,
-    stats::close_log::CloseStats,
-    work_queues::WorkQueues, //
+    stats::close_log::CloseStats, //
 };
 use crate::{
     lnet::{
@@ -55,54 +53,26 @@ use crate::{
         nid::Nid, //
     },
     rdma::{
-        debugfs::{
-            Dir,
-            File, //
-        },
+        debugfs::File,
         work::NofsScope, //
     }, //
 };
-
-/// State of the driver.
-pub(crate) struct Driver {
-    workers: Arc<WorkQueues>,
-    ifaces: Arc<Ifaces>,
-    /// Folder `/sys/kernel/debug/ro2iblnd`.
-    debugfs: Dir,
-    /// Log of rejected requests for none of the NIs.
-    strangers: Arc<CloseStats>,
-}
-
-impl Driver {
-    /// Creates the queues. May sleep.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        let workers = WorkQueues::new()?;
-        let strangers = CloseStats::new(None)?;
-        let driver = Self {
-            ifaces: Ifaces::new(workers.clone(), strangers.clone())?,
-            workers,
-            debugfs: Dir::new(c"ro2iblnd"),
-            strangers,
-        };
-        Ok(Arc::new(driver, GFP_KERNEL)?)
-    }
-}
 
 /// Object that the module drops last.
 pub(crate) struct Exit {
     // Before the folder that the file is in.
     _strangers: Option<File<CloseStats>>,
-    driver: Arc<Driver>,
+    ifaces: Arc<Ifaces>,
 }
 
 impl Exit {
     /// Takes the last reference to the driver. Must be called when nothing else can fail: an open file of the driver
     /// keeps a module loaded, but not a module whose initialization fails.
-    pub(crate) fn new(driver: Arc<Driver>) -> Self {
+    pub(crate) fn new(ifaces: Arc<Ifaces>) -> Self {
         Self {
             // Without the file only a debugfs view is missing.
-            _strangers: File::new(&driver.debugfs, c"unknown_ni", &driver.strangers).ok(),
-            driver,
+            _strangers: File::new(&ifaces.debugfs, c"unknown_ni", &ifaces.strangers).ok(),
+            ifaces,
         }
     }
 }
@@ -110,7 +80,7 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         // Items that are queued or running hold the queues, which must not be dropped by one of them.
-        self.driver.workers.flush();
+        self.ifaces.workers.flush();
     }
 }
 
@@ -134,18 +104,18 @@ fn for_peers(port: &NiDevice, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> 
 impl Lnd for O2ib {
     type Ni = NiDevice;
     type Rx = recv::LnetRx;
-    type Driver = Driver;
+    type Driver = Ifaces;
 
     fn startup(
         cfg: &NiConfig<'_>,
         lnet: NiRef<Self>,
-        driver: ArcBorrow<'_, Driver>,
+        driver: ArcBorrow<'_, Ifaces>,
     ) -> Result<Arc<NiDevice>, StartError> {
         // It takes mutexes that the checks of other NIs take.
         let _nofs = NofsScope::enter();
         let ni = Ni::new(cfg, lnet, driver.workers.clone())?;
-        let port = NiDevice::new(ni.clone(), driver.ifaces.clone())
-            .map_err(StartError::because("no memory"))?;
+        let port =
+            NiDevice::new(ni.clone(), driver.into()).map_err(StartError::because("no memory"))?;
         port.ifaces.attach(&port)?;
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {
