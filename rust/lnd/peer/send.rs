@@ -481,6 +481,7 @@ impl<C: Connection> Peer<C> {
             let recall = recall && reconnects && !inner.gone && inner.policy.reconnect();
             match pause {
                 Some(ms) => self.retry_in(inner, ms),
+                None if recall && lost => self.retry_in(inner, RECHECK_MS),
                 // The peer may not know yet that its side of the connection is dead.
                 None if recall => self.recall_soon(inner),
                 None => return false,
