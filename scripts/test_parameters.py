@@ -150,7 +150,9 @@ def sources(*folders):
 def log_lines():
     """Returns the text of each line that the driver logs."""
     for text in (read("rust/ro2iblnd.rs"), *sources("rust/lnd", "rust/lnet", "rust/rdma", "rust/shim")):
-        for call in re.finditer(r"\b(?:warn_limited!|warn_noise!|say!|pr_(?!fmt)[a-z_]+!?)\(", text):
+        # A call, or a row of a table of lines.
+        row = r"\), (?:say pr_[a-z]+|warn_limited|warn_noise),"
+        for call in re.finditer(rf"\b(?:warn_limited!|warn_noise!|say!|pr_(?!fmt)[a-z_]+!?)\(|{row}", text):
             yield from list(strings(text[call.end() :][:600]))[:1]
 
 
