@@ -585,7 +585,7 @@ fn loses_events(seed: u64) -> End {
         w().family = verbs::Family::BnxtRe;
         up(0, 1);
         up(1, 1);
-        for _ in 0..20 {
+        for _ in 0..150 {
             done_on(0, "user", || {
                 send(ni(0, 0), world::ip(1, 0), 2 * SEC, "no connection");
                 let _ = lnet::control(ni(0, 0), 1, lnet::nid_of(world::ip(1, 0)));
