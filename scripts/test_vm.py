@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tests of the guests themselves, on which every other guest test relies. Run: pytest scripts"""
 
+import contextlib
 import os
 import sys
 import time
@@ -162,3 +163,20 @@ def test_a_panic_is_noticed_and_its_log_is_there():
         with pytest.raises(vm.GuestDead):
             g.run("echo c >/proc/sysrq-trigger")
         assert any("Kernel panic" in line for line in vm.splats(g.console()))
+
+
+def test_a_guest_whose_emulator_ends_while_it_boots_boots_again():
+    with contextlib.closing(vm.Guest()) as g:
+        g.launch()
+        g.proc.kill()
+        with pytest.warns(UserWarning, match="boots again: guest: QEMU ended with status -9"):
+            g.wait_ready()
+        assert g.run("true") == (0, "")
+
+
+def test_a_kernel_that_panics_while_it_boots_does_not_boot_again():
+    with contextlib.closing(vm.Guest(append="rdinit=/nowhere init=/nowhere")) as g:
+        g.launch()
+        with pytest.raises(vm.GuestDead, match="QEMU ended with status 0"):
+            g.wait_ready()
+        assert "Kernel panic" in g.console()

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from typing import NamedTuple
 
 from . import initramfs
@@ -179,6 +180,7 @@ class Guest:
         os.makedirs(self.workdir, exist_ok=True)
         self.console_path = os.path.join(self.workdir, f"{name}.console")
         self.share = os.path.join(self.workdir, f"{name}.share")
+        self._qemu_log = os.path.join(self.workdir, f"{name}.qemu")
         self.boot_seconds = None
         self._reboots = self._measured = 0
         self._monitored = False
@@ -199,7 +201,6 @@ class Guest:
         initrd = os.path.join(self.workdir, f"{self.name}.cpio")
         with open(initrd, "wb") as f:
             f.write(initramfs.build(self.tree, self.modules, self.files, self.tools, self.userland, self.compiled))
-        qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
         # Socket paths have at most 108 bytes, hence a directory of their own.
         with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, contextlib.ExitStack() as stack:
             listeners = []
@@ -209,7 +210,7 @@ class Guest:
                 listener.listen(1)
                 listener.settimeout(0.5)
                 listeners.append(listener)
-            with open(qemu_log, "wb") as log:
+            with open(self._qemu_log, "wb") as log:
                 self.proc = subprocess.Popen(
                     self._command(initrd, tmp, accel or self.accel or default_accel(self.arch)),
                     stdin=subprocess.DEVNULL,
@@ -224,7 +225,7 @@ class Guest:
                         self._sock = listeners[0].accept()[0]
                     self._monitor = listeners[1].accept()[0]
                 if self.proc.poll() is not None:
-                    with open(qemu_log) as f:
+                    with open(self._qemu_log) as f:
                         raise GuestDead(f"{self.name}: QEMU: {f.read()}")
         # The agent's first line looks like the end of command 0.
         self._buffer, self._next = b"", 1
@@ -240,16 +241,15 @@ class Guest:
                 raise Timeout(f"{self.name}: no agent after {timeout} s:\n{self.console()[-2000:]}")
             try:
                 self._pump(1)
-            except GuestDead:
-                # A stock kernel patches its own code with an int3 while it boots. QEMU 7.2 with two CPUs sometimes
-                # seems to execute the int3 after the kernel has removed it. No module of the test is loaded yet, so the
-                # guest boots again. It also boots again if the emulator itself has ended, which happens sometimes.
+            except GuestDead as dead:
+                # No module of the test is loaded yet, so the guest boots again, except after a panic. The emulator
+                # itself ends sometimes. Besides, a stock kernel patches its own code with an int3 while it boots, and
+                # QEMU 7.2 with two CPUs sometimes seems to execute the int3 after the kernel has removed it.
                 self._reboots += 1
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.proc.wait(10)
-                crashed = self.proc.returncode == -signal.SIGSEGV
-                if self._reboots > 2 or not (crashed or "Oops: int3" in self.console()):
+                console = self.console()
+                if self._reboots > 2 or ("Kernel panic" in console and "Oops: int3" not in console):
                     raise
+                warnings.warn(f"boots again: {dead}", stacklevel=2)
                 self.kill()
                 self.launch()
         if "Using PIT calibration value" in self.console() and self._measured < 3:
@@ -378,7 +378,11 @@ class Guest:
         except OSError:
             data = b""
         if not data:
-            raise GuestDead(f"{self.name}: gone, console ends:\n{self.console()[-3000:]}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.proc.wait(10)
+            with open(self._qemu_log) as f:
+                ended = f"QEMU ended with status {self.proc.returncode} {f.read().strip()}".strip()
+            raise GuestDead(f"{self.name}: {ended}, console ends:\n{self.console()[-3000:]}")
         self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
