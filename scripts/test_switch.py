@@ -273,6 +273,32 @@ def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, 
     assert "ko2iblnd is loaded, ro2iblnd is configured" in both.run("status")[2]
 
 
+@pytest.mark.parametrize("closed", [(), (0, 1, 2), (0,), (1,), (2,)], ids=str)
+@pytest.mark.parametrize("ours", ["missing", "refused"])
+def test_the_kernel_starts_modprobe_without_open_files(both, tmp_path, ours, closed):
+    """Checks a request of LNet, which comes from a kernel thread: descriptors 0, 1 and 2 are closed."""
+    assert both.run("ro2iblnd")[0] == 0
+    env = fake_modprobe(tmp_path)
+    calls = tmp_path / "calls"
+    fake = tmp_path / "bin/modprobe"
+    refuses = 'case "$*" in "--ignore-install ko2iblnd"*) echo "modprobe: ERROR: Exec format error" >&2; exit 1 ;; esac\n'
+    fake.write_text(fake.read_text().replace("\n", f'\necho "$@" >>{calls}\n{refuses if ours == "refused" else ""}', 1))
+    if ours == "missing":
+        (both.modules / "updates/dkms/ro2iblnd.ko").unlink()
+        depmod(both.root)
+    (both.root / "dev").mkdir()
+    (both.root / "dev/kmsg").touch()
+
+    def close():
+        for n in closed:
+            os.close(n)
+
+    done = subprocess.run([SWITCH, "-d", both.root, "-k", KERNEL, "load"], env=env, preexec_fn=close, check=False)
+    assert done.returncode == 0
+    assert calls.read_text().splitlines()[-1] == "ko2iblnd"
+    assert (both.root / "dev/kmsg").read_text().startswith("<4>ro2iblnd-switch: ")
+
+
 def test_no_administrator_may_ask(both):
     """Checks a user whose PATH does not contain modprobe."""
     assert both.run("ro2iblnd")[0] == 0
