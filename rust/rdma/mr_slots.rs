@@ -222,6 +222,11 @@ impl MrSlots {
         Some(DetachedMr(mr))
     }
 
+    /// Returns whether a region is free.
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Takes a free region out of its slot.
     pub(super) fn take_free(&mut self) -> Option<TakenMr> {
         let index = self.free.pop()?;

@@ -288,6 +288,11 @@ impl<T: QpHandler> Qp<T> {
         self.shared.regions().add()
     }
 
+    /// Returns whether a memory region is idle. Others may take it before the caller does.
+    pub(crate) fn has_idle_mr(&self) -> bool {
+        self.mr_pool().has_idle()
+    }
+
     /// Maps all of `sg` with an idle memory region. `None`: none is idle. The list must be mapped for this device, to
     /// be written by it. Sleeps, with some providers.
     ///

@@ -81,6 +81,11 @@ impl MrPool {
         )
     }
 
+    /// Returns whether a region is idle. Any context.
+    pub(super) fn has_idle(&self) -> bool {
+        self.slots.lock().has_free()
+    }
+
     /// Takes an idle region of this pool. Any context.
     pub(super) fn take_idle(&self) -> Option<TakenMr> {
         self.slots.lock().take_free()

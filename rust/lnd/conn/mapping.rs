@@ -170,6 +170,10 @@ impl Conn {
             Ok(parts) => parts,
             Err(e) => return Err((Some(msg), e.into())),
         };
+        // To map pages is expensive, and a transfer that waits for a region asks again and again.
+        if !qp.has_idle_mr() {
+            return Err((Some(msg), self.no_region()));
+        }
         let made = msg.map(req, device, Direction::FromDevice);
         let owner = self.mapped(made, pages.is_gpu())?;
         let covered = match owner.map() {

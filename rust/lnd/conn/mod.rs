@@ -240,7 +240,7 @@ struct Inner {
     /// Time of the last check for idle memory regions.
     regions_seen: Timestamp,
     /// Number of memory regions that the worker of the queue pair has to add.
-    wanted_regions: u16,
+    wanted_regions: usize,
     /// Error of the last one that it could not add.
     add_failed: Option<Error>,
 

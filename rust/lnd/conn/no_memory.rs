@@ -118,10 +118,13 @@ impl Conn {
         self.with(|inner| inner.is_retry())
     }
 
-    /// Returns why no region is idle: for the retry, whether none could be added.
+    /// Returns why no region is idle. One transfer of the retry fails for each region that could not be added.
     #[cold]
     pub(super) fn no_region(&self) -> NotReady {
-        let failed = self.with(|inner| inner.add_failed.filter(|_| inner.is_retry()));
+        let failed = self.with(|inner| match inner.is_retry() {
+            true => inner.add_failed.take(),
+            false => None,
+        });
         failed.map_or(NotReady::NoneIdle, NotReady::NoRegion)
     }
 
@@ -211,10 +214,11 @@ impl Conn {
     }
 
     /// Adds the memory regions that messages and requests wait for. Runs in the worker that destroys the queue pair,
-    /// so the queue pair stays.
+    /// so the queue pair stays. A transfer may have found an idle region since it began to wait.
     pub(super) fn add_regions(self: &Arc<Self>) {
         let next = |inner: &mut Inner| {
-            inner.wanted_regions = inner.wanted_regions.checked_sub(1)?;
+            let waiting = inner.waiting_requests.len() + inner.waiting_msgs.len();
+            inner.wanted_regions = inner.wanted_regions.min(waiting).checked_sub(1)?;
             inner.qp().filter(|_| inner.state.is_up())
         };
         while let Some(qp) = self.with(next) {

@@ -27,6 +27,8 @@
 //! - A node has no memory for longer than a message waits: only messages that have waited as long fail.
 //! - A device has no room to map anything, and LNet drops a request that it has kept: the peer gets the answer.
 //! - LNet keeps the last request that the credits of a peer allowed: the peer gets the credits of the others at once.
+//! - A device takes long for each memory region, or refuses one: the pages of transfers that wait for regions are not
+//!   mapped meanwhile, one of them fails at most, and no region is added for a transfer that does not wait any more.
 //! - A device does not destroy the queue pairs of connections that close, and messages arrive there afterwards: the
 //!   device writes to no memory that has another owner, and neither the NI nor the removal of the device waits.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
@@ -82,7 +84,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 36] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 39] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -136,6 +138,9 @@ pub const WORLDS: [(&str, fn(u64) -> End); 36] = [
         keeps_qps(seed, true)
     }),
     ("a device does not destroy a region", keeps_mrs),
+    ("GETs wait for slow regions", |seed| regions(seed, false)),
+    ("a device refuses one region", |seed| regions(seed, true)),
+    ("regions come after the load", surplus),
     ("a device refuses one message", refuses_one),
     (
         "a device flushes connected queue pairs only",
@@ -1178,6 +1183,87 @@ fn keeps_mrs(seed: u64) -> End {
         }
         done_on(0, "happens", move || world::unplug(device, false));
         done_on(0, "down", world::unload_unseen);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// GETs that begin at once on a connection without memory regions.
+const GETS: usize = 8;
+
+/// Lets LNet send GETs that need memory regions, each of which takes a command of a second, or of which the device
+/// refuses one. Their pages are not mapped again and again meanwhile, and at most one GET fails.
+fn regions(seed: u64, refuses: bool) -> End {
+    run(seed, Plan::calm(2), 64, move || {
+        up(0, 1);
+        up(1, 1);
+        let there = world::ip(1, 0);
+        done_on(0, "user", move || {
+            send(ni(0, 0), there, 50 * SEC, "no connection");
+        });
+        let (first, maps) = (w().lnet.ops.len(), w().maps.lists);
+        match refuses {
+            true => w().region_fails = Some(3),
+            false => w().region_time = SEC,
+        }
+        done_on(0, "user", move || {
+            for _ in 0..GETS {
+                let _ = lnet::begin(ni(0, 0), lnet::GET, lnet::nid_of(there), 5000, false);
+            }
+        });
+        within(50 * SEC, "a GET does not end", || {
+            w().lnet.ops[first..]
+                .iter()
+                .all(|op| op.result.is_some() || op.sent.is_some_and(|status| status != 0))
+        });
+        let failed = w().lnet.ops[first..]
+            .iter()
+            .filter(|op| op.result != Some(0));
+        if failed.count() > usize::from(refuses) {
+            violation("a GET fails that the device has a region for");
+        }
+        // The peer maps the data that it sends, too.
+        if w().maps.lists - maps > 4 * GETS {
+            violation("pages are mapped although there is no region for them");
+        }
+        w().region_time = 0;
+        down(0, 0..1);
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Lets LNet send four GETs at a time while the allocation of a region takes longer than all of them. No region is
+/// added for a GET that has found an idle one.
+fn surplus(seed: u64) -> End {
+    run(seed, Plan::calm(2), 8192, move || {
+        up(0, 1);
+        up(1, 1);
+        let (there, device) = (world::ip(1, 0), world::device(0, 0));
+        done_on(0, "user", move || {
+            send(ni(0, 0), there, 50 * SEC, "no connection");
+        });
+        w().region_time = SEC;
+        let users: Vec<Tid> = (0..4)
+            .map(|_| {
+                on(0, "user", move || {
+                    for _ in 0..1000 {
+                        let op = lnet::begin(ni(0, 0), lnet::GET, lnet::nid_of(there), 5000, true);
+                        let _ = lnet::wait(op, 50 * SEC);
+                    }
+                })
+            })
+            .collect();
+        for user in users {
+            sched::join(user);
+        }
+        sched::sleep(8 * SEC);
+        // SAFETY: Devices stay until the world ends.
+        if unsafe { (*device).mrs.len() } > 4 {
+            violation("regions were added for transfers that did not wait any more");
+        }
+        w().region_time = 0;
+        down(0, 0..1);
         down(1, 0..1);
         world::clean_all();
     })

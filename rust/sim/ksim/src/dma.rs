@@ -91,6 +91,8 @@ pub struct Maps {
     pub refuses: Option<(usize, u32)>,
     /// Device that has no room to map anything, while there is one.
     pub full: Option<usize>,
+    /// Number of lists of pages that were mapped.
+    pub lists: usize,
 }
 
 /// First DMA address of devices that are not software. No address of the CPU is as large.
@@ -110,6 +112,7 @@ impl Maps {
             gpu: BTreeMap::new(),
             near: Map::with_capacity_and_hasher(128, Hash::default()),
             refuses: None,
+            lists: 0,
             full: None,
         }
     }
@@ -755,6 +758,7 @@ pub unsafe extern "C" fn ro2ib_dma_map_sgt(
         violation("memory of a GPU is mapped as if it were the system's");
     }
     let n = map_list(dev, list, dir);
+    w().maps.lists += 1;
     // SAFETY: By the contract of this function.
     unsafe { (*sgt).nents = n as u32 };
     0

@@ -509,7 +509,11 @@ pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut 
     mem::allocates("ib_alloc_mr");
     mem::waits("ib_alloc_mr");
     sched::point();
-    if world::fails(Fault::Verbs) {
+    if w().region_time != 0 {
+        sched::sleep(w().region_time);
+    }
+    w().region_fails = w().region_fails.map(|n| n.wrapping_sub(1));
+    if world::fails(Fault::Verbs) || w().region_fails == Some(0) {
         return (-(ENOMEM as isize)) as *mut ib_mr;
     }
     let pd: *mut Pd = pd.cast();

@@ -364,6 +364,10 @@ pub struct World {
     pub keeps_qps: Option<(usize, bool)>,
     /// Node whose devices refuse to destroy regions, while there is one.
     pub keeps_mrs: Option<usize>,
+    /// Duration of each allocation of a memory region, in nanoseconds.
+    pub region_time: u64,
+    /// Number of allocations of memory regions until one fails.
+    pub region_fails: Option<usize>,
     /// No device has a GID of the address of an NI at the moment.
     pub no_gid: bool,
     /// The LID of the subnet manager is not known at the moment.
@@ -482,6 +486,8 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         hung: 0,
         keeps_qps: None,
         keeps_mrs: None,
+        region_time: 0,
+        region_fails: None,
         no_gid: false,
         no_sm: false,
         no_route: None,
