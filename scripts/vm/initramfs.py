@@ -82,8 +82,9 @@ class Here:
         return shutil.which(name, path=SEARCH)
 
     @staticmethod
+    @functools.cache
     def libraries(path):
-        """Yields the libraries that the dynamic linker loads for a program: (name in the guest, path)."""
+        """Returns the libraries that the dynamic linker loads for a program: (name in the guest, path)."""
         out = subprocess.run(
             ["ldd", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ).stdout
