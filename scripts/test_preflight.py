@@ -640,6 +640,17 @@ def test_headers_of_another_ofed(system):
     assert f"OFED= names {headers}, the headers of another RDMA core than the installed /lib/modules/" in line
 
 
+def test_ofed_of_which_every_module_differs(system):
+    """Checks headers of an earlier OFED, whose modules all had other CRCs, alone and beside the right headers."""
+    stale = ofed(system)
+    write(stale / "Module.symvers", symvers(dict.fromkeys(OFED_EXPORTS, 1), "ib_core"))
+    assert "has the headers of another OFED: CRC of ib_post_send differs" in system.wrong()[0]
+    right = ofed(system, "usr/src/ofa_kernel/default")
+    write(stale / "Module.symvers", symvers(dict.fromkeys(OFED_EXPORTS, 1), "ib_core"))
+    status, out, err = system.run()
+    assert status == 0 and f"RDMA core: OFED in {right}" in out, err
+
+
 def test_ofed_in_the_configuration_file(system):
     headers = ofed(system, f"opt/ofed-{KERNEL}")
     assert "its headers are not in /usr/src/ofa_kernel" in system.wrong()[0]
