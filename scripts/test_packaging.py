@@ -569,7 +569,8 @@ class Debian:
     def here(self, text):
         """Returns the text with its paths moved into this root."""
         return re.sub(
-            r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-|interrupt-)",
+            r"(?<![\w.}])/(?=var/lib/dkms|var/cache|usr/src|usr/sbin/ro2iblnd|usr/lib/dkms|lib/modules|etc/|fails-|"
+            r"no-install-|interrupt-)",
             f"{self.root}/",
             text,
         )
@@ -841,6 +842,21 @@ def test_unpacked_package_is_removed(debian):
     done = debian.maintainer("postrm", "0.2.0", "remove")
     assert done.returncode == 0, done
     assert debian.modules() == {} and not (debian.dkms / "ro2iblnd").exists() and not switch.exists()
+
+
+@pytest.mark.parametrize("action", ["remove", "purge"])
+def test_the_switch_of_another_package_stays(debian, action):
+    """Checks the removal and the purge of a package whose place ro2iblnd-tools has taken, switched again."""
+    debian.installed()
+    switch = debian.root / "etc/modprobe.d/ro2iblnd-switch.conf"
+    switch.parent.mkdir()
+    switch.touch()
+    debian.script(debian.root / "usr/sbin/ro2iblnd-switch", "#!/bin/sh\n")
+    assert debian.maintainer("postrm", "0.1.0", action).returncode == 0
+    assert switch.exists()
+    (debian.root / "usr/sbin/ro2iblnd-switch").unlink()
+    assert debian.maintainer("postrm", "0.1.0", "purge").returncode == 0
+    assert not switch.exists()
 
 
 def test_skipped_code_is_debhelpers_only(packages):
