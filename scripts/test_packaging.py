@@ -158,6 +158,7 @@ class Dkms:
         for name in ("lnet-find", "dkms-build"):
             shutil.copy(os.path.join(HERE, name), self.source / "scripts")
         conf = read("scripts/packaging/dkms.conf").replace("#MODULE_VERSION#", "0.1.0")
+        conf = conf.replace("/etc/dkms/", f"{root}/etc/dkms/")
         (self.source / "dkms.conf").write_text(conf)
         preflight = self.source / "scripts/preflight"
         preflight.write_text("#!/bin/sh\nexit 0\n")
@@ -233,7 +234,17 @@ def test_ofed_goes_first_on_a_new_kernel(dkms, ofed):
 
 
 # Settings with which DKMS does not build Lustre.
-NEVER = ("AUTOINSTALL=", "AUTOINSTALL=no", "BUILD_EXCLUSIVE_KERNEL=^4", "BUILD_EXCLUSIVE_ARCH=s390")
+NEVER = (
+    "AUTOINSTALL=",
+    "AUTOINSTALL=no",
+    "BUILD_EXCLUSIVE_KERNEL=^4",
+    "BUILD_EXCLUSIVE_ARCH=s390",
+    # These may depend on the kernel's version.
+    "BUILD_EXCLUSIVE_KERNEL_MIN=7.0",
+    "BUILD_EXCLUSIVE_KERNEL_MAX=5.99",
+    "BUILD_EXCLUSIVE_CONFIG[0]=CONFIG_NOSUCH",
+    "OBSOLETE_BY=5.99",
+)
 
 
 @pytest.mark.parametrize("conf", NEVER)
@@ -241,6 +252,18 @@ def test_a_lustre_that_is_not_built_is_not_waited_for(dkms, conf):
     lustre_in_dkms(dkms, conf)
     (auto, exclusive, depends, _), said = dkms.conf("autoinstall")
     assert (auto, depends) == ("yes", "") and not re.search(exclusive, KERNEL) and "skipped" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-2.17.57", f"-2.17.57-{KERNEL}", f"--{KERNEL}", f"--{KERNEL}-{os.uname().machine}"]
+)
+def test_a_lustre_that_the_administrator_turned_off_is_not_waited_for(dkms, name):
+    lustre_in_dkms(dkms, "")
+    file = dkms.root / f"etc/dkms/{LUSTRE}{name}.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text("AUTOINSTALL=\n")
+    (_, exclusive, depends, _), said = dkms.conf("autoinstall")
+    assert depends == "" and not re.search(exclusive, KERNEL) and "skipped" in said
 
 
 @pytest.mark.parametrize("conf", NEVER[:1])
