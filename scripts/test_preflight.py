@@ -318,6 +318,16 @@ def test_too_old_bindgen(system):
     assert "0.60.1, too old: 0.69.4" in system.wrong()[0]
 
 
+@pytest.mark.parametrize(("name", "package"), [("rustc", "rustc"), ("bindgen", "bindgen")])
+def test_a_tool_that_does_not_run(system, name, package):
+    """Checks a program of another machine: preflight gives the program's own words, rather than a number or nothing."""
+    said = "echo \"libc.so.6: version \\`GLIBC_2.38' not found\" >&2\necho more >&2"
+    program = script(system.bin / name, f"{said}\nexit 1")
+    line, last = system.wrong()
+    assert line == f"preflight: {program} does not run: libc.so.6: version `GLIBC_2.38' not found"
+    assert last == f"preflight: to install: apt install {package}"
+
+
 def test_no_libclang(system):
     script(
         system.bin / "bindgen",

@@ -42,3 +42,11 @@ def test_functions_that_llvm_adds_are_as_all_others(flags, config, option, flag)
     config += f"CONFIG_{option}=y\n"
     assert flag in flags(config) and flag in flags(config, 97)
     assert flag not in flags(config, 98)
+
+
+def test_a_rustc_that_does_not_run_is_named(tmp_path):
+    write(tmp_path / "include/config/auto.conf", CONFIG)
+    env = {"PATH": os.environ["PATH"], "RUSTC": script(tmp_path / "rustc", "exit 1")}
+    command = [os.path.join(HERE, "rust-flags"), tmp_path]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"rust-flags: {tmp_path}/rustc does not run: install" in done.stderr, done
