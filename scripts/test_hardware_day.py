@@ -101,6 +101,13 @@ def test_two_nodes_that_work(root):
     assert text.count("the report") == 2 and "driver mlx5_core, interface ib0" in text
 
 
+def test_programs_of_root_are_found_without_roots_path(root, monkeypatch):
+    """Checks su without "-"."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    root.program("preflight", 'echo "in $PATH"')
+    assert re.search("^ok +preflight: in .*:/usr/sbin(:|$)", root.run()[2], re.MULTILINE)
+
+
 def test_debugfs_that_cannot_be_read_is_named(root):
     """Checks a user other than root, and a node without debugfs: neither proves that the driver has no NI."""
     shutil.rmtree(root.path / "sys/kernel/debug/ro2iblnd")

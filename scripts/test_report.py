@@ -115,6 +115,16 @@ def root(request, tmp_path):
     return Root(tmp_path / "root", shell)
 
 
+def test_programs_of_root_are_found_without_roots_path(tmp_path):
+    """Checks su without "-", and a service: a program that is not found would count as not installed."""
+    if not os.path.exists("/usr/sbin/modinfo"):
+        pytest.skip("modinfo is elsewhere here")
+    command = ["sh", REPORT, "-n", "1", "-o", "-"]
+    env = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert "==> command: modinfo -n ib_core <==" in done.stdout, done
+
+
 def named(sections, name):
     return [text for what, text in sections if what == name]
 
