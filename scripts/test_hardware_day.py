@@ -175,6 +175,13 @@ def test_what_fails_is_reported(root, program, text, step):
     assert "FAILED" in text
 
 
+def test_the_reason_of_preflight_is_kept(root):
+    root.program("preflight", "echo 'preflight: kernel 6.1 has no rdma_cm' >&2; exit 1")
+    steps, text, said = root.run()
+    assert steps["preflight"] == "FAILED" and "preflight: preflight: kernel 6.1 has no rdma_cm\n" in said, said
+    assert text.count("kernel 6.1 has no rdma_cm") == 2
+
+
 def counters(closes, rnr, no_memory):
     """Returns the lines of debugfs, of two connections."""
     conns = f"conn=1 rnr={rnr} no_memory={no_memory}", "conn=2 rnr=1 no_memory=1"
