@@ -233,6 +233,31 @@ def test_a_kmod_for_ofed_requires_that_ofed(dnf, ofed):
     assert run("rpm", f"--root={dnf.root}", "-q", "--qf", "%{VERSION}", ofed) == "25.10"
 
 
+def test_the_last_module_takes_the_switch_with_it(tmp_path):
+    """Checks the removal of the Debian packages of two kernels' modules, while ro2iblnd-tools stays."""
+    kernels = ["6.1.0-1-amd64", "6.12.95+deb12-amd64"]
+    modules = [tmp_path / f"lib/modules/{kernel}/updates/ro2iblnd/ro2iblnd.ko" for kernel in kernels]
+    for module in modules:
+        module.parent.mkdir(parents=True)
+        module.touch()
+    called = tmp_path / "called"
+    switch = tmp_path / "ro2iblnd-switch"
+    switch.write_text(f'#!/bin/sh\necho "$*" >>{called}\n')
+    switch.chmod(0o755)
+    script = read("scripts/packaging/debian-kmod/prerm").replace("/lib/modules", f"{tmp_path}/lib/modules")
+
+    def prerm(kernel, action):
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DPKG_MAINTSCRIPT_PACKAGE": f"ro2iblnd-modules-{kernel}"}
+        subprocess.run(["sh", "-c", script, "prerm", action], env=env, check=True)
+
+    prerm(kernels[1], "remove")
+    modules[1].unlink()
+    prerm(kernels[0], "upgrade")
+    assert not called.exists()
+    prerm(kernels[0], "remove")
+    assert called.read_text() == "ko2iblnd\n"
+
+
 def test_the_debian_package_of_a_module(tree, tmp_path):
     """Builds the package for one kernel, as scripts/package does, with a signature."""
     if not shutil.which("dh"):
@@ -262,6 +287,7 @@ def test_the_debian_package_of_a_module(tree, tmp_path):
     assert "mlnx" not in depends
     run("dpkg-deb", "-e", deb, tmp_path / "scripts")
     assert f"depmod -a -F /boot/System.map-{kernel} {kernel}" in (tmp_path / "scripts/postinst").read_text()
+    assert "ro2iblnd-switch ko2iblnd" in (tmp_path / "scripts/prerm").read_text()
     run("dpkg-deb", "-x", deb, tmp_path / "files")
     ko = tmp_path / f"files/lib/modules/{kernel}/updates/ro2iblnd/ro2iblnd.ko"
     assert ko.read_bytes().endswith(b"key signed")
