@@ -115,6 +115,61 @@ def root(request, tmp_path):
     return Root(tmp_path / "root", shell)
 
 
+@pytest.fixture
+def small(tmp_path):
+    """Returns a folder with space for a few files of 4 KiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", path], check=False).returncode:
+        pytest.skip("needs mount, and root")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def fill(path):
+    with pytest.raises(OSError), open(path / "filler", "wb", buffering=0) as f:
+        while True:
+            f.write(bytes(512))
+
+
+def test_a_full_disk_for_temporary_files_is_named(root, small):
+    """Checks that a report without contents is not taken for one of a node that hangs, or of a node without faults."""
+    command, env = root.shell
+    env["TMPDIR"] = str(small)
+    # Space for the small parts only.
+    root.program("dmesg", "i=0; while [ $i -lt 2000 ]; do echo 'o2ib: a line of the log'; i=$((i + 1)); done")
+    root.put("proc/modules", "lnet 1 0 - Live 0x0\n" * 3000)
+    out = root.path / "report.txt"
+    args = [*command, REPORT, "-s", "0.1", "-r", root.path, "-o", out]
+
+    def run():
+        return subprocess.run(args, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+    assert run().returncode == 0
+    text = out.read_text()
+    for section in ("/proc/modules", "command: dmesg"):
+        assert re.search(rf"^==> {section} <==\n[^=]*^\(no space in /", text, re.MULTILINE), text[-2000:]
+    assert text.endswith("\n==> end <==\n") and "took too long" not in text
+    out.unlink()
+    fill(small)
+    done = run()
+    assert done.returncode == 1 and f"no space in {small}: set TMPDIR=" in done.stderr, done
+    assert not out.exists() and os.listdir(small) == ["filler"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error(root, small):
+    """Checks that a file is not given its final name without its end."""
+    command, env = root.shell
+    root.put("proc/meminfo", "MemFree: 12 kB\n" * 5000)
+    for out, left in (("/dev/full", []), (small / "report.txt", ["report.txt.part"])):
+        args = [*command, REPORT, "-s", "0.1", "-r", root.path, "-o", out]
+        done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 1 and done.stdout == "" and os.listdir(small) == left, done
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        args = [*command, REPORT, "-s", "0.1", "-r", root.path, "-o", "-"]
+        assert subprocess.run(args, env=env, stdout=full, stderr=subprocess.PIPE, check=False).returncode == 1
+
+
 def test_programs_of_root_are_found_without_roots_path(tmp_path):
     """Checks su without "-", and a service: a program that is not found would count as not installed."""
     if not os.path.exists("/usr/sbin/modinfo"):
