@@ -1236,6 +1236,29 @@ def test_a_node_that_builds_nothing(node):
     assert f"no ro2iblnd for kernel {KERNEL}: install the package" in node.wrong()[0]
 
 
+def test_headers_of_a_node_that_builds_nothing(node):
+    """Checks kernel-devel where OFED replaced an RDMA core that is too old, and headers that are not whole."""
+    write(node.conf, CONFIG)
+    own = {name: crc for name, crc in KERNEL_EXPORTS.items() if name != "rdma_lock_handler"}
+    write(node.kdir / "Module.symvers", symvers(own, "ib_core"))
+    imports = {"rdma_lock_handler": 5, "lnet_parse": LNET_EXPORTS["lnet_parse"]}
+    module(node.ko, imports=imports)
+    core = node.root / f"lib/modules/{KERNEL}/extra/mlnx-ofa_kernel/rdma_cm.ko"
+    module(core, exports={"rdma_lock_handler": 5})
+    depmod(node.root)
+    status, out, err = node.run()
+    assert status == 0 and out.endswith("preflight: ok\n"), out + err
+    core.unlink()
+    depmod(node.root)
+    assert "wants symbols that neither kernel nor LNet has: rdma_lock_handler" in node.wrong()[0]
+    module(core, exports={"rdma_lock_handler": 5})
+    depmod(node.root)
+    node.conf.unlink()
+    status, out, err = node.run()
+    assert status == 0 and out.endswith("preflight: ok\n"), out + err
+    assert "not configured" in node.run(node.kdir)[2]
+
+
 @pytest.mark.parametrize(
     ("program", "package"),
     [
