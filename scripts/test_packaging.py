@@ -41,6 +41,8 @@ def test_every_variable_of_the_configuration_is_in_the_man_page():
     page = read("scripts/packaging/man/ro2iblnd-preflight.8").partition(".Sh FILES")[2].partition(".Sh ")[0]
     variables = set(re.findall(r"^#?([A-Z]+)=", read("scripts/packaging/ro2iblnd.conf"), re.MULTILINE))
     assert set(re.findall(r"^\.Ql ([A-Z]+)=", page, re.MULTILINE)) == variables and len(variables) > 3
+    page = read("scripts/packaging/man/ro2iblnd-preflight.8").partition(".Sh ENVIRONMENT")[2].partition(".Sh ")[0]
+    assert variables <= set(re.findall(r"[A-Z]+", page))
 
 
 def test_all_have_one_version():

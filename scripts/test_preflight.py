@@ -1259,6 +1259,11 @@ def test_headers_of_a_node_that_builds_nothing(node):
     assert "not configured" in node.run(node.kdir)[2]
 
 
+def test_shell_output_of_a_node_that_builds_nothing(node):
+    status, out, err = node.run("-e")
+    assert status == 0 and not err and f"KERNEL={KERNEL}\nCRATE=''\nRUSTC=''\n" in out, out + err
+
+
 @pytest.mark.parametrize(
     ("program", "package"),
     [
