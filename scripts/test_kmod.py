@@ -132,6 +132,14 @@ chmod 755 %{{buildroot}}/usr/sbin/*
     for version in ("25.10", "26.04"):
         rpmbuild(top, made_up("kmod-mlnx-ofa_kernel", version=version))
         rpmbuild(top, made_up("mlnx-ofa_kernel-modules", version=version))
+    for name, folder in (
+        ("mlnx-ofa_kernel-dkms", "/usr/src/mlnx-ofa_kernel-25.10"),
+        ("mlnx-ofa_kernel-devel", "/usr/src/ofa_kernel/default"),
+        ("kmod-lustre", "/lib/modules/4.18.0/extra/lustre"),
+        ("lustre-client-dkms", "/usr/src/lustre-client-2.17.57"),
+    ):
+        install = f"mkdir -p %{{buildroot}}{folder}; touch %{{buildroot}}{folder}/file"
+        rpmbuild(top, made_up(name, (), f"{folder}/file", install))
     run("createrepo_c", "-q", top / "rpms")
     return top / "rpms"
 
@@ -218,6 +226,23 @@ def test_kmod_and_dkms_replace_each_other(dnf):
     assert status == 0 and names(dnf) == {"ro2iblnd-dkms"}, out
     status, out = dnf("install", "--allowerasing", "kmod-ro2iblnd")
     assert status == 0 and names(dnf) == {"kmod-ro2iblnd", "ro2iblnd-tools"}, out
+
+
+def test_a_change_of_ofed_or_lustre_builds_again(dnf):
+    status, out = dnf("install", "base", "kernel-core", "ro2iblnd-dkms")
+    assert status == 0, out
+    rebuild = dnf.root / f"usr/src/ro2iblnd-{VERSION}/scripts/dkms-rebuild"
+    rebuild.write_text('#!/bin/sh\necho "QUIET=$QUIET" >>/var/log/rebuild\n')
+    for package in ("mlnx-ofa_kernel-devel", "mlnx-ofa_kernel-dkms", "kmod-lustre", "lustre-client-dkms"):
+        for action in ("install", "remove"):
+            assert dnf(action, package)[0] == 0
+            # Headers alone, without their OFED, are removed without a build.
+            expected = [] if (action, package) == ("remove", "mlnx-ofa_kernel-devel") else ["QUIET=y"]
+            assert logged(dnf, "rebuild") == expected, (action, package)
+            (dnf.root / "var/log/rebuild").unlink(missing_ok=True)
+    assert dnf("install", "kmod-lustre")[0] == 0
+    status, out = dnf("remove", "kmod-lustre", "ro2iblnd-dkms")
+    assert status == 0 and "No such file" not in out and "scriptlet failed" not in out, out
 
 
 @pytest.mark.parametrize("ofed", ["kmod-mlnx-ofa_kernel", "mlnx-ofa_kernel-modules"])
