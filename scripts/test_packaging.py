@@ -726,6 +726,14 @@ def test_an_update_replaces_the_modules_of_all_kernels(debian, version):
     assert (debian.dkms / "ro2iblnd" / version / "source").resolve() == debian.sources(version)
 
 
+@pytest.mark.parametrize("version", ["0.2.0", "0.1.0"])
+def test_a_downgrade_is_an_update(debian, version):
+    debian.installed("0.2.0", "new")
+    done = debian.update(version, "old", old="0.2.0")
+    assert done.returncode == 0 and not done.stderr, done
+    assert debian.modules() == of_all(f"{version} old")
+
+
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 @pytest.mark.parametrize("lacks", ["unfit", "fails", "no-lnet", "headers", "no-install"])
 def test_an_update_that_cannot_be_built_leaves_the_module(debian, version, lacks):
