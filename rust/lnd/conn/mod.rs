@@ -25,10 +25,9 @@
 //! | [`completions`] | events of the queue pair | softirq |
 //! | [`receive`] | meaning of received messages; repost of receive buffers | softirq; as `recv` |
 //! | [`pump`], [`post`] | transmits that may be sent next; their work requests | softirq, process context |
-//! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
+//! | [`upcall`] | calls into LNet; resend of lost messages | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
-//! | [`resend`] | retry of messages that wait for memory; resend of lost messages | a work item; as `upcall` |
-//! | [`no_memory`] | wait for memory | as `recv` |
+//! | [`no_memory`] | wait for memory; `upcall` has the retry | as `recv`; a work item |
 //! | [`send`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
@@ -160,7 +159,6 @@ mod pump;
 mod qp_handle;
 mod receive;
 pub(crate) mod recv;
-mod resend;
 mod rx;
 mod rx_queue;
 mod send;
@@ -446,6 +444,8 @@ pub(crate) struct Conn {
     /// The peer has not been heard on this connection since there was a reason to doubt it: other connections are
     /// preferred.
     is_doubted: Atomic<bool>,
+    /// The retry has found the connection closed: from then on it calls LNet, in a queue for that.
+    retry_ends: Atomic<bool>,
     #[pin]
     control: Work<Conn, CONTROL>,
     #[pin]
@@ -574,6 +574,7 @@ impl Conn {
                 .map(|event| (event, Atomic::new(false))),
                 upcall: UpcallState::new(),
                 is_doubted: Atomic::new(false),
+                retry_ends: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
                 blocking <- kernel::new_work!("Conn::blocking"),
                 queue_pair <- kernel::new_work!("Conn::queue_pair"),

@@ -4,7 +4,7 @@
 //!
 //! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
 //! pages only over this connection. If an allocation fails, the message or request waits, and a work item
-//! ([`super::resend`]) tries again every few milliseconds. Only the retry may use the reserves: message
+//! ([`SHORTAGE`]) tries again every few milliseconds. Only the retry may use the reserves: message
 //! buffers of the connection, and mappings of the device. So a shortage of memory slows a connection down, and the
 //! oldest message goes first.
 //!

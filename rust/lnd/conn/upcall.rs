@@ -6,6 +6,11 @@
 //! slow LNet delays only its own connection: the credits of requests that LNet has not taken stay withheld, while
 //! answers and credits keep flowing.
 //!
+//! It also resends messages that a connection lost over the next connection of the peer, if no other node would resend
+//! them. [`crate::policy::resend`] decides which, and LNet whether it has another path for them. The peer object
+//! handles a lost message like a new message of LNet. So a message that is lost again and again is resent until LNet's
+//! own time limit for it. The retry of messages that wait for memory ([`super::no_memory`]) is a work item of its own.
+//!
 //! Context: process. No lock is held across a call into LNet. LNet may send again from inside such a call; the transmit
 //! waits for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
 
@@ -20,9 +25,9 @@ use kernel::{
 use super::{
     has_job,
     has_request,
-    recv::discard,
-    resend,
+    recv,
     rx::Rx,
+    send,
     tx_payload::{
         FinishedTx,
         TakenTx,
@@ -30,26 +35,43 @@ use super::{
     },
     Conn,
     Inner,
+    SHORTAGE,
     UPPER, //
 };
 use crate::{
     lnd::{
         log,
-        peer::Connection,
+        peer::{
+            fail_msg,
+            Connection,
+            NotSent, //
+        },
         timestamp::Timestamp, //
+    },
+    lnet::{
+        Message,
+        SendRequest, //
     },
     policy::resend::Resend,
     proto::{
         cause::{
             Cause,
-            Health, //
+            Health,
+            Outcome, //
         },
         lnet_hdr,
         nid::Nid,
         tx_state::Tx,
         wire::Body, //
     },
-    rdma::work::NofsScope, //
+    rdma::{
+        atomic::Relaxed,
+        work::{
+            self,
+            NofsScope,
+            OwnedQueue, //
+        }, //
+    }, //
 };
 
 /// Number of rounds, each with a request, a finished transmit, or both, after which other connections on this CPU get
@@ -168,7 +190,7 @@ fn finish_ended(conn: &Conn, tx: Tx, ended: TxPayload) {
         };
         if again != Resend::Nothing && conn.ni.is_listed() {
             if let Some(msg) = ended.unmap_message() {
-                if !resend::send(conn, msg, again, why.outcome(posted)) {
+                if !resend(conn, msg, again, why.outcome(posted)) {
                     return;
                 }
             }
@@ -177,6 +199,29 @@ fn finish_ended(conn: &Conn, tx: Tx, ended: TxPayload) {
         cause = Some(why);
     }
     ended.finish(cause, posted);
+}
+
+/// Resends a message that a connection lost, or finalizes it. Returns true if it has failed.
+#[cold]
+fn resend(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -> bool {
+    let health = outcome.health;
+    let req = msg
+        .again(health)
+        .filter(|req| req.kind().is_some_and(|kind| again.takes(kind.is_answer())));
+    let failed = match req {
+        // Counted first: the message may be finished before the call returns.
+        Some(req) => {
+            conn.ni.close_stats.sent_again();
+            match conn.peer.peers.send(conn.nid(), msg, &req) {
+                Ok(()) => return false,
+                // For an NI that stops, or a message that cannot be sent.
+                Err((msg, _)) => msg,
+            }
+        }
+        None => msg,
+    };
+    failed.finalize(outcome.status, health);
+    true
 }
 
 /// Gives a request to LNet, unless LNet has asked the NI to stop: a portal that keeps the request then would keep the
@@ -209,7 +254,7 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
     drop(rx.returned());
     log::refused_by_lnet(conn.nid(), lnet_hdr::dest_nid(rx.header()), e);
     conn.ni.close_stats.not_for_lnet();
-    discard(conn, rx);
+    recv::discard(conn, rx);
 }
 
 /// Handles a message for an NI that LNet deletes. A peer that goes on sending would delay the deletion without limit.
@@ -263,4 +308,79 @@ fn validate_transfer(nid: Nid, rx: &Rx<Conn>) -> Option<bool> {
         }
     };
     checked.inspect_err(|why| log::bad_request(nid, why)).ok()
+}
+
+impl work::DelayedItem<SHORTAGE> for Conn {
+    fn queue(&self) -> &OwnedQueue {
+        match self.retry_ends.load(Relaxed) {
+            true => &self.ni.workers.upper_busy,
+            false => &self.ni.workers.retries,
+        }
+    }
+}
+
+impl WorkItem<SHORTAGE> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let me = kernel::current!().pid();
+        // A request that finds no memory again goes to the end of the queue.
+        let (up, requests, messages) = this.with(|inner| {
+            inner.retrier = Some(me);
+            let waiting = (inner.waiting_requests.len(), inner.waiting_msgs.len());
+            (inner.state.is_up(), waiting.0, waiting.1)
+        });
+        if !up && !this.retry_ends.xchg(true, Relaxed) {
+            // The end of these calls LNet, and waits for memory for another connection: not in this queue.
+            return work::mod_delayed::<Self, SHORTAGE>(this, 0);
+        }
+        let is_same = |inner: &Inner| inner.state.is_up() == up;
+        for _ in 0..requests {
+            let next = |inner: &mut Inner| is_same(inner).then(|| inner.waiting_requests.pop())?;
+            let Some((mut rx, msg, req)) = this.with(next) else {
+                break;
+            };
+            rx.lend(this.clone());
+            if let Err((Some(msg), e)) = recv::recv(rx, msg, &req) {
+                this.ni.close_stats.messages(Cause::Local(e.to_errno()), 1);
+                msg.finalize(e.to_errno(), Health::Ok);
+            }
+        }
+        for _ in 0..messages {
+            let next = |inner: &mut Inner| is_same(inner).then(|| inner.waiting_msgs.pop())?;
+            let Some((msg, req, since)) = this.with(next) else {
+                break;
+            };
+            send_again(&this, msg, &req, since);
+        }
+        let others_wait = this.with(|inner| {
+            inner.retrier = None;
+            !inner.waiting_requests.is_empty() || !inner.waiting_msgs.is_empty()
+        });
+        if others_wait {
+            this.retry_soon();
+        }
+    }
+}
+
+/// Sends a message that has waited, over another connection if this one is closed.
+fn send_again(conn: &Arc<Conn>, msg: Message, req: &SendRequest, since: Timestamp) {
+    if since.elapsed_ms() > conn.ni.message_limit_ms() {
+        return fail_msg(&conn.ni, msg, Cause::NoResources);
+    }
+    conn.with(|inner| inner.retried_since = Some(since));
+    let sent = send::send(conn, msg, req);
+    // A message that LNet sends when it gets this one back begins to wait then.
+    conn.with(|inner| inner.retried_since = None);
+    let (msg, cause) = match sent {
+        Ok(()) => return,
+        Err(NotSent::Closed(msg)) => match conn.peer.peers.send(conn.nid(), msg, req) {
+            Ok(()) => return,
+            Err((msg, e)) => (msg, Cause::Local(e.to_errno())),
+        },
+        Err(NotSent::Failed(msg, e)) => (msg, Cause::Local(e.to_errno())),
+        Err(NotSent::Lost(msg, cause)) => (msg, cause),
+    };
+    fail_msg(&conn.ni, msg, cause);
 }
