@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tests that unsound code does not compile: safe code of the driver that gives a message back to LNet while a device
-may access its pages. Each body becomes a function of rust/lnd/conn/mapping.rs in a copy of rust/. Run: pytest
+may access its pages. Each body becomes a function of rust/lnd/conn/send.rs in a copy of rust/. Run: pytest
 scripts
 """
 
@@ -41,7 +41,7 @@ def check():
         # Another run uses the same copy.
         fcntl.flock(lock, fcntl.LOCK_EX)
         sim_copy.sync(copy)
-        file = copy / "lnd/conn/mapping.rs"
+        file = copy / "lnd/conn/send.rs"
         text = file.read_text()
 
         def check(body):

@@ -22,13 +22,12 @@
 //!
 //! | file | content | runs in |
 //! |---|---|---|
-//! | [`completions`] | events of the queue pair | softirq |
-//! | [`receive`] | meaning of received messages; repost of receive buffers | softirq; as `recv` |
-//! | [`pump`], [`post`] | transmits that may be sent next; their work requests | softirq, process context |
+//! | [`receive`] | events of the queue pair; received messages; repost of receive buffers | softirq; as `recv` |
+//! | [`post`] | transmits that may be sent next; their work requests | softirq, process context |
 //! | [`upcall`] | calls into LNet; resend of lost messages | work item, one per connection, ordered |
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
 //! | [`no_memory`] | wait for memory; `upcall` has the retry | as `recv`; a work item |
-//! | [`send`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
+//! | [`send`] | transmits for messages and answers; mapping of their pages | the thread that calls LNet |
 //! | [`workers`], [`setup`] | set-up to release, timer | work items |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer, to its end | owned by a transmit |
@@ -40,7 +39,7 @@
 //!
 //! - The state changes only in [`Conn::step`], which also handles the consequences under the same lock.
 //! - Work requests are posted only while the state is Established, receives also before.
-//! - Credits change in the order in which messages are on the wire: [`Credits`] only in `pump`, `post` and `receive`.
+//! - Credits change in the order in which messages are on the wire: [`Credits`] only in `post` and `receive`.
 //! - A receive buffer is posted before any message that returns its credit to the peer.
 //! - Pushed work requests are posted, or retired with an error, before the lock is released, unless a doorbell is
 //!   certain to follow.
@@ -151,11 +150,8 @@ use crate::{
 mod buf_pool;
 mod called_by_peer;
 mod cm;
-mod completions;
-mod mapping;
 mod no_memory;
 mod post;
-mod pump;
 mod qp_handle;
 mod receive;
 pub(crate) mod recv;

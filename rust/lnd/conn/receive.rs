@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received messages: their credits, the meaning of each, and the repost of their buffers.
+//! Events of the queue pair: completions, the end of the drain, asynchronous events; received messages: their credits,
+//! the meaning of each, and the repost of their buffers.
 //!
-//! Context: softirq, under the connection lock; functions of [`Conn`]: process context, may sleep, except for
-//! [`Conn::post_again`]. A receive buffer is posted again before any message that returns its credit.
+//! Context: softirq, under the connection lock; asynchronous events possibly in hard interrupt context, without it. The
+//! last functions of [`Conn`]: process context, may sleep, except for [`Conn::post_again`]. A receive buffer is posted
+//! again before any message that returns its credit.
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
 };
 
 use super::{
@@ -32,6 +37,11 @@ use crate::{
     lnet::dk::dk,
     proto::{
         cause::Cause,
+        conn_state::{
+            ConnEvent,
+            State,
+            Worker, //
+        },
         credits::Repost,
         tx_state::{
             Answer,
@@ -52,15 +62,138 @@ use crate::{
         }, //
     },
     rdma::{
-        wc::WcStatus,
-        work::NofsScope, //
+        atomic::{
+            Full,
+            Relaxed, //
+        },
+        buf::TxBuf,
+        completion_receiver::CompletionReceiver,
+        qp_handler::QpHandler,
+        wc::{
+            QpEvent,
+            Wc,
+            WcStatus, //
+        },
+        wc_dispatch::Completions,
+        work::{
+            NofsScope,
+            OwnedQueue, //
+        }, //
     }, //
 };
+
+/// Round of completions: the connection, with its lock held.
+struct Round<'a> {
+    conn: &'a Arc<Conn>,
+    inner: &'a mut Inner,
+    now: Timestamp,
+    /// A send or receive has succeeded: the peer is there.
+    heard: bool,
+}
+
+impl CompletionReceiver<KBox<Rx<Conn>>> for Round<'_> {
+    #[inline(always)]
+    fn send_completion(&mut self) {
+        self.inner.counts.one(Count::Cqes);
+    }
+
+    #[inline(always)]
+    fn sent(&mut self, ctx: u32, buf: Option<TxBuf>) {
+        self.heard = true;
+        if !self.inner.sent_in_front(ctx) {
+            self.sent_message(ctx, buf);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_failed(&mut self, ctx: u32, wc: Wc) {
+        let cause = self.inner.send_failed(ctx, wc.status);
+        self.conn.blame(self.inner, CloseReason::Send(cause, wc));
+    }
+
+    #[inline(never)]
+    fn received(&mut self, rx: KBox<Rx<Conn>>, nob: usize) {
+        let mut rx = rx;
+        rx.arrived(nob, self.now);
+        self.inner.counts.one(Count::RecvCqes);
+        self.inner.liveness.heard();
+        self.inner.last_recv = self.now;
+        self.heard = true;
+        match self.inner.state.is_up() {
+            true => self.conn.received_now(self.inner, rx),
+            false => self.conn.received_not_up(self.inner, rx),
+        }
+    }
+
+    #[inline(never)]
+    fn recv_failed(&mut self, wc: Wc) {
+        self.inner.counts.one(Count::RecvCqes);
+        self.conn.recv_failed(self.inner, wc);
+    }
+}
+
+impl Round<'_> {
+    #[inline(never)]
+    fn sent_message(&mut self, ctx: u32, buf: Option<TxBuf>) {
+        self.inner.sent(ctx, buf, self.now);
+    }
+}
+
+impl QpHandler for Conn {
+    type Recv = KBox<Rx<Self>>;
+
+    fn completion_workqueue(&self) -> &OwnedQueue {
+        &self.ni.workers.completions
+    }
+
+    // Inlined although it has two callers: one of them runs only at the end of a queue pair.
+    #[inline(always)]
+    fn round(this: &Arc<Self>, completions: Completions<'_, Self, Self::Recv>) {
+        let now = Timestamp::now();
+        let mut guard = this.inner.lock();
+        let mut round = Round {
+            conn: this,
+            inner: &mut guard,
+            now,
+            heard: false,
+        };
+        completions.each(&mut round);
+        if round.heard && this.is_doubted.load(Relaxed) {
+            this.is_doubted.store(false, Relaxed);
+        }
+        this.pump(&mut guard, false, Some(now));
+        this.queue_upcall(&mut guard, now);
+    }
+
+    fn drained(this: Arc<Self>) {
+        this.event(ConnEvent::Drained);
+    }
+
+    /// Records an asynchronous event. Hard interrupt context is possible: only the worker is queued.
+    fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
+        let event = match event {
+            QpEvent::CommEst => ConnEvent::EarlyTraffic,
+            QpEvent::ReqErr | QpEvent::AccessErr => ConnEvent::Fail(Cause::RemoteFault),
+            QpEvent::Fatal => ConnEvent::Fail(Cause::LocalFault),
+            QpEvent::SqDrained
+            | QpEvent::PathMig
+            | QpEvent::PathMigErr
+            | QpEvent::LastWqeReached
+            | QpEvent::Other(_) => return,
+        };
+        if let Some((_, is_reported)) = this.qp_events.iter().find(|(of, _)| *of == event) {
+            let _ = is_reported.xchg(true, Full);
+            let this: Arc<Self> = this.into();
+            this.kick(Worker::Control);
+        }
+    }
+}
 
 /// Returns the result of a receive by its completion status, and which side is to blame: the peer chose the length and
 /// the operation, and this side's buffers are all alike and registered. soft-RoCE reports `LocQpOp` for a message that
 /// is too long (7.3).
-pub(super) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
+fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
         WcStatus::LocLen | WcStatus::LocQpOp | WcStatus::LocAccess => Err(Cause::RemoteFault),
         other => post::outcome(other),
@@ -74,7 +207,7 @@ impl Inner {
     ///
     /// Returns the reason to close the connection, for any fault of the message.
     #[inline]
-    pub(super) fn receive(&mut self, rx: KBox<Rx<Conn>>) -> Result<(), CloseReason> {
+    fn receive(&mut self, rx: KBox<Rx<Conn>>) -> Result<(), CloseReason> {
         self.counts.one(Count::RxMsgs);
         let Some(all) = rx.whole() else {
             return Err(Cause::LocalFault.into());
@@ -199,7 +332,7 @@ impl Inner {
     /// Processes a message that had arrived completely when the connection was closed. Its sender may have got an
     /// acknowledgement, and no node resends it: so LNet gets a message with data, and an answer that data has arrived
     /// counts. Every other message fails at its sender, which waits for an answer of this side.
-    pub(super) fn receive_late(&mut self, rx: KBox<Rx<Conn>>) {
+    fn receive_late(&mut self, rx: KBox<Rx<Conn>>) {
         let mut rx = rx;
         let Ok(m) = decode(rx.bytes()) else {
             return;
@@ -336,6 +469,75 @@ impl Inner {
 }
 
 impl Conn {
+    /// Handles a receive that failed, or that is no message.
+    #[cold]
+    #[inline(never)]
+    fn recv_failed(self: &Arc<Self>, inner: &mut Inner, wc: Wc) {
+        let Err(cause) = recv_outcome(wc.status) else {
+            return self.blame(inner, CloseReason::NotASend);
+        };
+        if inner.state.cause().is_some() {
+            // A consequence of an earlier error, as all flushed work requests are.
+            return;
+        }
+        if cause == Cause::Flushed && inner.state.is_attempt() {
+            // The CM moves the queue pair to the error state before it delivers the reject. The peer's answer is the
+            // cause, and decides whether to retry.
+            return;
+        }
+        self.blame(inner, CloseReason::Recv(cause, wc));
+    }
+
+    /// Processes messages that arrived before this side's ESTABLISHED event (active side). The connection may be closed
+    /// already.
+    pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
+        while let Some(rx) = inner.rx_queue.take_early() {
+            self.received_now(inner, rx);
+        }
+        self.queue_upcall(inner, Timestamp::now());
+    }
+
+    /// Processes a message that had arrived when the connection was closed: its sender may have got an acknowledgement.
+    /// A peer that sends before this side's ESTABLISHED event is identified by that event, which comes all the same.
+    /// Once LNet has asked the NI to stop, LNet takes no message.
+    fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
+        if inner.state.end_cause().has(Cause::DISCREDITS_RX) || self.ni.is_stopping() {
+            return;
+        }
+        if inner.is_agreed {
+            inner.receive_late(rx);
+            self.queue_upcall(inner, Timestamp::now());
+        } else {
+            inner.rx_queue.defer_early(rx);
+        }
+    }
+
+    /// Processes a message that came before the connection is established, or after it was closed.
+    #[cold]
+    #[inline(never)]
+    fn received_not_up(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
+        match inner.state.state() {
+            State::Init | State::Resolving | State::Connecting => {
+                // The peer's CONNACK is still in the CM's queue: the peer's first messages wait for it.
+                return inner.rx_queue.defer_early(rx);
+            }
+            State::Accepting | State::Called => self.step(inner, ConnEvent::EarlyTraffic),
+            State::Established | State::Closing | State::Draining | State::Dead => {}
+        }
+        self.received_now(inner, rx);
+    }
+
+    /// Processes a message that does not wait for the ESTABLISHED event. Any fault of the message closes an established
+    /// connection.
+    #[inline(always)]
+    fn received_now(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
+        if !inner.state.is_up() {
+            return self.received_late(inner, rx);
+        }
+        if let Err(fault) = inner.receive(rx) {
+            self.blame(inner, fault);
+        }
+    }
     /// Posts the buffer of a request again, and books its credit. The caller holds the connection lock.
     ///
     /// # Errors
