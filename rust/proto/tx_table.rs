@@ -347,8 +347,9 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         self.slots.get_mut(usize::from(index))?.transfer.as_mut()
     }
 
+    /// Returns the tx at `index`, for events after which no [`TxAction`] follows.
     #[inline(always)]
-    fn tx(&mut self, index: u16) -> Option<&mut Tx> {
+    pub fn tx(&mut self, index: u16) -> Option<&mut Tx> {
         Some(&mut self.slots.get_mut(usize::from(index))?.tx)
     }
 
@@ -501,21 +502,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         }
     }
 
-    /// Counts `wrs` work requests of the tx at `index` that were pushed: see [`Tx::pushed`].
-    #[inline(always)]
-    pub fn pushed(&mut self, index: u16, wrs: u16) {
-        if let Some(tx) = self.tx(index) {
-            tx.pushed(wrs);
-        }
-    }
-
-    /// Notes that the device got nothing of the tx at `index`: see [`Tx::take_back`].
-    pub fn take_back(&mut self, index: u16) {
-        if let Some(tx) = self.tx(index) {
-            tx.take_back();
-        }
-    }
-
     /// Counts `wrs` WRITEs of the tx at `index` that were pushed for [`NextTx::Part`]; `all`: only its message is left.
     pub fn chunk_posted(&mut self, index: u16, wrs: u16, all: bool) {
         if let Some(slot) = self.slots.get_mut(usize::from(index)) {
@@ -534,14 +520,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         if let Some(tx) = self.tx(index) {
             tx.latch(cause);
         }
-    }
-
-    /// Handles the success of a work request in front of another one of the tx at `index`: see
-    /// [`Tx::completed_in_front`].
-    #[inline(always)]
-    #[must_use]
-    pub fn completed_in_front(&mut self, index: u16) -> bool {
-        self.tx(index).is_some_and(Tx::completed_in_front)
     }
 
     /// Handles the completion of a work request of the tx at `index`. Returns the transfer if it was the last of the

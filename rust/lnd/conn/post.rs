@@ -45,6 +45,7 @@ use crate::{
         cause::Cause,
         tx_state::{
             Op,
+            Tx,
             Wr, //
         },
         tx_table::{
@@ -397,7 +398,9 @@ impl Inner {
     /// Counts pushed work requests of a tx.
     #[inline(always)]
     fn pushed(&mut self, index: u16, wrs: u16) {
-        self.txs.pushed(index, wrs);
+        if let Some(tx) = self.txs.tx(index) {
+            tx.pushed(wrs);
+        }
         self.counts.more(Count::Wrs, wrs);
     }
 
@@ -590,8 +593,9 @@ impl Inner {
         // The device has refused the first, and has not seen the others; or none, if it refused a receive.
         let mut refused = unposted.rang;
         while let Some(context) = next(self) {
-            if let (false, Some(index)) = (refused, index_of(context)) {
-                self.txs.take_back(index);
+            let tx = index_of(context).and_then(|index| self.txs.tx(index));
+            if let (false, Some(tx)) = (refused, tx) {
+                tx.take_back();
             }
             refused = false;
             self.retire_failed(context, Cause::LocalFault);
@@ -612,7 +616,8 @@ impl Inner {
         if context & IN_FRONT == 0 || ConnStats::wants_completions() {
             return false;
         }
-        let done = index_of(context).is_some_and(|index| self.txs.completed_in_front(index));
+        let tx = index_of(context).and_then(|index| self.txs.tx(index));
+        let done = tx.is_some_and(Tx::completed_in_front);
         if done {
             self.counts.one(Count::Retired);
         }

@@ -234,7 +234,7 @@ impl Ours {
         }
         for _ in 0..wrs {
             self.push(Work::Quiet(index))?;
-            self.txs.pushed(index, 1);
+            self.pushed(index);
         }
         self.txs.chunk_posted(index, wrs, wrs == left - 1);
         Ok(())
@@ -261,7 +261,7 @@ impl Ours {
         };
         for _ in 0..quiet {
             self.push(Work::Quiet(index))?;
-            self.txs.pushed(index, 1);
+            self.pushed(index);
         }
         let body = match op {
             Op::Immediate => Body::Immediate,
@@ -273,12 +273,12 @@ impl Ours {
             Op::GetDone => Body::GetDone(transfer.peer, transfer.data),
             Op::Invalidate => {
                 self.push(Work::Invalidate(index))?;
-                self.txs.pushed(index, 1);
+                self.pushed(index);
                 return Ok(());
             }
         };
         self.push(Work::Send(index))?;
-        self.txs.pushed(index, 1);
+        self.pushed(index);
         out.push_back(Msg {
             body,
             credits,
@@ -497,6 +497,12 @@ impl Ours {
 
     fn places(&self) -> Vec<TxState> {
         self.txs.iter().map(|(_, slot)| slot.tx().place()).collect()
+    }
+
+    fn pushed(&mut self, index: u16) {
+        if let Some(tx) = self.txs.tx(index) {
+            tx.pushed(1);
+        }
     }
 
     fn note_done(&mut self, before: &[TxState]) {
