@@ -9,11 +9,9 @@
 //!
 //! Documentation/state-tables.md prints the table.
 //!
-//! Over TCP the passive side must not send first (RFC 5044, 7.1.2). A message that arrives
-//! before the caller's queue pair has the socket may stay there until more data arrives, or end the attempt. So a
-//! passive connection that the CM reports as established is [`State::Called`], and carries no messages, until the
-//! caller has sent something; for [`FIRST_WORD_MS`] at most, because other drivers may send nothing. This driver sends
-//! a NOOP, because LNet may have nothing for this connection.
+//! Over TCP the passive side must not send first (RFC 5044, 7.1.2): a message that arrives before the caller's queue
+//! pair has the socket may stay there until more data arrives, or end the attempt. So a passive connection is
+//! [`State::Called`] first, for [`FIRST_WORD_MS`] at most, because other drivers may send nothing.
 
 use super::cause::Cause;
 

@@ -126,12 +126,10 @@ impl Default for PeerParams {
 
 /// Returns the number of returned credits at which a NOOP carries them back (spec 5.5).
 ///
-/// `hiw` is the threshold set for `pc` peer credits; it is scaled to the negotiated depth. Never 0, which would make
-/// both sides exchange NOOPs for ever (guard H6), and never above the depth, which would return credits too late. Never
-/// below half of the depth either, rounded up: each NOOP carries at least that many, thus at most
-/// [`super::credits::NOOPS_MAX`] can be in flight to a side whose softirq lags behind, and there are buffers for them.
-/// Send completions do not bound that, because they come from the peer's HCA. `hiw` is at least `pc / 2` as configured;
-/// the rounding at depths 3, 4 and 6 matters.
+/// `hiw` is the threshold set for `pc` peer credits; it is scaled to the negotiated depth. Never 0 (guard H6), never
+/// above the depth, and never below half of the depth, rounded up: each NOOP carries at least that many, thus at most
+/// [`super::credits::NOOPS_MAX`] can be in flight to a side whose softirq lags behind. Send completions do not bound
+/// that, because they come from the peer's HCA. The rounding at depths 3, 4 and 6 matters.
 pub fn high_water(depth: QueueDepth, hiw: u8, pc: QueueDepth) -> u8 {
     let scaled = u16::from(depth.0)
         .saturating_mul(u16::from(hiw))

@@ -2,18 +2,9 @@
 
 //! Wait for memory to send, or for a memory region.
 //!
-//! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
-//! pages only over this connection. If an allocation fails, the message or request waits, and a work item
-//! ([`SHORTAGE`]) tries again every few milliseconds. Only the retry may use the reserves: message
-//! buffers of the connection, and mappings of the device. So a shortage of memory slows a connection down, and the
-//! oldest message goes first.
-//!
-//! Answers and messages have separate reserves. An answer can be sent without help of the peer. A message may wait for
-//! a credit, and so for an answer of the peer, which may be short of memory, too.
-//!
-//! A memory region takes memory and commands of the device. LNet's calls and the retry use idle regions only. If none
-//! is idle, the worker of the queue pair adds one ([`Conn::add_regions`]), and the retry runs then. So the messages
-//! that clean pages do not wait behind a transfer that needs a region.
+//! Documentation/flow-control.md, section "Sending without memory", has the rules. The work item [`SHORTAGE`] is the
+//! retry, which alone may use the reserves. LNet's calls and the retry use idle regions only. If none is idle, the
+//! worker of the queue pair adds one ([`Conn::add_regions`]), and the retry runs then.
 //!
 //! Context: process; takes the connection lock briefly.
 
