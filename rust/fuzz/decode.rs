@@ -24,7 +24,7 @@ use ro2iblnd_proto::{
     wire::{
         check_identity,
         decode,
-        encode_as,
+        encode,
         finalize_hdr,
         reparse,
         Body,
@@ -37,6 +37,9 @@ use ro2iblnd_proto::{
         WireMsg, //
     }, //
 };
+
+#[path = "../proto/tests/common/swap.rs"]
+mod swap;
 
 /// A buffer of the driver.
 const BUF: usize = 4096;
@@ -109,7 +112,7 @@ fn write_again(m: &WireMsg<'_>, bytes: &[u8]) {
         Body::GetDone(d) => BodyOut::GetDone(d),
     };
     let mut out = vec![0; bytes.len().max(BUF)];
-    let nob = match encode_as(&mut out, m.facts.order(), &m.env, &body) {
+    let nob = match encode(&mut out, &m.env, &body) {
         Ok(nob) => nob,
         // Longer than any message of ours.
         Err(_) => {
@@ -118,6 +121,9 @@ fn write_again(m: &WireMsg<'_>, bytes: &[u8]) {
         }
     };
     assert!(nob <= m.facts.nob());
+    if m.facts.order() == Order::Swapped {
+        swap::swap_message(&mut out);
+    }
     if let Body::Immediate { payload, .. } = m.body {
         out[nob - payload.len()..nob].copy_from_slice(payload);
     }

@@ -338,9 +338,9 @@ mod tests {
             MAGIC_UNIFIED, //
         },
         reject::RejectWhy,
+        swap::swap_message,
         wire::{
             encode,
-            encode_as,
             BodyOut,
             Envelope,
             Order, //
@@ -391,7 +391,10 @@ mod tests {
         };
         f(&mut env);
         let mut out = [0; CONN_MSG_LEN];
-        encode_as(&mut out, order, &env, &BodyOut::ConnReq(PARAMS))?;
+        encode(&mut out, &env, &BodyOut::ConnReq(PARAMS))?;
+        if order == Order::Swapped {
+            swap_message(&mut out);
+        }
         Ok(out)
     }
 

@@ -102,3 +102,7 @@ pub fn broken<T: Default>(what: &'static str) -> T {
     crate::report_broken(what);
     T::default()
 }
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[path = "tests/common/swap.rs"]
+mod swap;

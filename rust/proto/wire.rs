@@ -79,15 +79,6 @@ macro_rules! readers {
 }
 
 impl Order {
-    /// Returns the bytes of an integer of this host in this order.
-    #[inline(always)]
-    fn arrange<const N: usize>(self, mut bytes: [u8; N]) -> [u8; N] {
-        if self == Order::Swapped {
-            bytes.reverse();
-        }
-        bytes
-    }
-
     readers!(u16_at: u16, u32_at: u32, u64_at: u64);
 }
 
@@ -97,12 +88,11 @@ type Written<'a, const N: usize> = Result<&'a mut [u8; N], WireError>;
 /// Writer of consecutive fields into a slice; does not write past its end.
 pub(super) struct Writer<'a> {
     rest: &'a mut [u8],
-    order: Order,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(out: &'a mut [u8], order: Order) -> Self {
-        Self { rest: out, order }
+    pub(super) fn new(out: &'a mut [u8]) -> Self {
+        Self { rest: out }
     }
 
     /// Writes bytes as they are. Returns their place, so that they can be set later.
@@ -115,16 +105,10 @@ impl<'a> Writer<'a> {
         Ok(place)
     }
 
-    /// Writes an integer, given in this host's order, in the writer's order.
-    #[inline(always)]
-    pub(super) fn int<const N: usize>(&mut self, bytes: [u8; N]) -> Written<'a, N> {
-        self.raw(&self.order.arrange(bytes))
-    }
-
     pub(super) fn params(&mut self, p: &ConnParams) -> Result<(), WireError> {
-        self.int(p.queue_depth.to_ne_bytes())?;
-        self.int(p.max_frags.to_ne_bytes())?;
-        self.int(p.max_msg_size.to_ne_bytes())?;
+        self.raw(&p.queue_depth.to_ne_bytes())?;
+        self.raw(&p.max_frags.to_ne_bytes())?;
+        self.raw(&p.max_msg_size.to_ne_bytes())?;
         Ok(())
     }
 
@@ -134,11 +118,11 @@ impl<'a> Writer<'a> {
         if !(1..=u32::from(FRAGS_MAX)).contains(&count) {
             return Err(WireError::FragmentCount(count));
         }
-        self.int(rd.key.to_ne_bytes())?;
-        self.int(count.to_ne_bytes())?;
+        self.raw(&rd.key.to_ne_bytes())?;
+        self.raw(&count.to_ne_bytes())?;
         for f in rd.frags {
-            self.int(f.nob.to_ne_bytes())?;
-            self.int(f.addr.to_ne_bytes())?;
+            self.raw(&f.nob.to_ne_bytes())?;
+            self.raw(&f.addr.to_ne_bytes())?;
         }
         Ok(())
     }
@@ -695,28 +679,17 @@ pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
 /// when `out` is too small, the payload too long, or the number of fragments not 1..=257.
 #[inline(always)]
 pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usize, WireError> {
-    encode_as(out, Order::Native, env, body)
-}
-
-/// Encodes like [`encode`], in the byte order of a peer; for tests and tools.
-#[inline(always)]
-pub fn encode_as(
-    out: &mut [u8],
-    order: Order,
-    env: &Envelope,
-    body: &BodyOut<'_>,
-) -> Result<usize, WireError> {
     let room = out.len();
-    let mut w = Writer::new(out, order);
-    w.int(MAGIC.to_ne_bytes())?;
-    w.int(env.version.wire().to_ne_bytes())?;
+    let mut w = Writer::new(out);
+    w.raw(&MAGIC.to_ne_bytes())?;
+    w.raw(&env.version.wire().to_ne_bytes())?;
     w.raw(&[body.kind().wire(), env.credits])?;
     let length = w.raw(&[0; 4])?;
     w.raw(&CKSUM_ZEROS)?;
-    w.int(env.src.raw().to_ne_bytes())?;
-    w.int(env.src_stamp.to_ne_bytes())?;
-    w.int(env.dst.raw().to_ne_bytes())?;
-    w.int(env.dst_stamp.to_ne_bytes())?;
+    w.raw(&env.src.raw().to_ne_bytes())?;
+    w.raw(&env.src_stamp.to_ne_bytes())?;
+    w.raw(&env.dst.raw().to_ne_bytes())?;
+    w.raw(&env.dst_stamp.to_ne_bytes())?;
     let mut following = 0;
     match body {
         BodyOut::ConnReq(p) | BodyOut::ConnAck(p) => w.params(p)?,
@@ -744,13 +717,13 @@ pub fn encode_as(
         }
         BodyOut::PutNak(d) | BodyOut::PutDone(d) | BodyOut::GetDone(d) => {
             w.raw(&d.cookie.0.to_ne_bytes())?;
-            w.int(d.status.to_ne_bytes())?;
+            w.raw(&d.status.to_ne_bytes())?;
         }
     }
     let written = room.saturating_sub(w.rest.len());
     let nob = written.saturating_add(following);
     let wire_nob = u32::try_from(nob).map_err(|_| WireError::NoRoom)?;
-    *length = order.arrange(wire_nob.to_ne_bytes());
+    *length = wire_nob.to_ne_bytes();
     Ok(nob)
 }
 
@@ -809,7 +782,10 @@ fn sums(msg: &[u8]) -> (u32, u32) {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_wire))]
 mod tests {
-    use super::*;
+    use super::{
+        super::swap::swap_message,
+        *, //
+    };
 
     const ENV: Envelope = Envelope {
         version: Version::V2,
@@ -838,9 +814,12 @@ mod tests {
     /// Checks the body of each type after encoding and decoding.
     fn through(order: Order, body: &BodyOut<'_>, check: fn(Body<'_>) -> bool) -> bool {
         let mut buf = [0; 200];
-        let Ok(nob) = encode_as(&mut buf, order, &ENV, body) else {
+        let Ok(nob) = encode(&mut buf, &ENV, body) else {
             return false;
         };
+        if order == Order::Swapped {
+            swap_message(&mut buf);
+        }
         let Ok(msg) = decode(&buf) else {
             return false;
         };

@@ -5,13 +5,17 @@
 
 #![allow(dead_code)]
 
+pub mod swap;
+
 use ro2iblnd_proto::wire::{
-    encode_as,
+    encode,
     Body,
     BodyOut,
     Descriptor,
     DescriptorOut,
+    Envelope,
     Fragment,
+    Order,
     WireError,
     WireMsg, //
 };
@@ -28,6 +32,20 @@ pub fn unhex(s: &str) -> Vec<u8> {
 
 pub fn frags(rd: &Descriptor<'_>) -> Vec<Fragment> {
     rd.fragments().collect()
+}
+
+/// Encodes a message as `encode` does, in the byte order of a peer.
+pub fn encode_as(
+    out: &mut [u8],
+    order: Order,
+    env: &Envelope,
+    body: &BodyOut<'_>,
+) -> Result<usize, WireError> {
+    let nob = encode(out, env, body)?;
+    if order == Order::Swapped {
+        swap::swap_message(out);
+    }
+    Ok(nob)
 }
 
 /// Encodes a decoded message again, in its sender's order, payload included
