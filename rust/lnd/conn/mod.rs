@@ -28,11 +28,11 @@
 //! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
 //! | [`no_memory`] | wait for memory; `upcall` has the retry | as `recv`; a work item |
 //! | [`send`] | transmits for messages and answers; mapping of their pages | the thread that calls LNet |
-//! | [`workers`], [`setup`] | set-up to release, timer | work items |
+//! | [`setup`] | set-up | work items |
+//! | [`workers`] | set-up to release, timer; calls of the peer object and the NI | work items; process context |
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer, to its end | owned by a transmit |
 //! | [`rx`] | received message | any |
-//! | [`called_by_peer`] | functions that the peer object and the NI call | process context |
 //! | [`snapshot`] | state for debugfs | process context |
 //!
 //! # Invariants
@@ -148,7 +148,6 @@ use crate::{
 };
 
 mod buf_pool;
-mod called_by_peer;
 mod cm;
 mod no_memory;
 mod post;

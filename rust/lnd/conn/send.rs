@@ -6,8 +6,8 @@
 //! Buffers, mappings and memory regions are made first, without a lock; then the message is built and queued under the
 //! connection lock, and posted if credits allow ([`Conn::submit`]).
 //!
-//! The memory allocation scope is entered only where memory is allocated: a message that is copied needs none. Memory of
-//! a GPU is never copied. A transfer that would need a copy is rejected and logged here.
+//! The memory allocation scope is entered only where memory is allocated: a message that is copied needs none. A
+//! transfer that would need a copy of a GPU's memory is rejected and logged here.
 //!
 //! Context: process; may sleep; re-entrant, because LNet sends from inside `lnet_finalize`.
 
