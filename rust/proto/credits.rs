@@ -191,18 +191,9 @@ impl Credits {
         self.reserved
     }
 
-    /// Returns whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was taken when the
-    /// message entered the main queue, so only its credit counts here.
-    pub fn may_send(&self, cost: Cost) -> bool {
-        match cost {
-            Cost::Free | Cost::Answer => true,
-            Cost::Credit | Cost::CreditAndReserve => self.credits > 0,
-            Cost::OutOfBand => self.noops < NOOPS_MAX,
-        }
-    }
-
     /// Pays for a message that is being posted, and returns the credits it carries to the peer. Returns `None` and
-    /// changes nothing if [`Credits::may_send`] is false.
+    /// changes nothing if it may not go now. The reserve of [`Cost::CreditAndReserve`] was taken when the message
+    /// entered the main queue, so only its credit counts here.
     #[must_use]
     pub fn pay(&mut self, cost: Cost) -> Option<u8> {
         match cost {
@@ -266,10 +257,8 @@ impl Credits {
 
     /// Returns whether the peer has spent every credit while some wait here below the high-water mark. That happens
     /// only while LNet keeps requests: their buffers are not posted, and the mark is not reached without them. A NOOP
-    /// is due then ([`Credits::wants_noop`], `keepalive`).
-    ///
-    /// That adds no NOOP to the number that can be in flight at once: the peer has the credits of one before it can
-    /// spend them, and this is true again only when all are spent.
+    /// is due then ([`Credits::wants_noop`], `keepalive`), one at a time: this is true again only when the peer has
+    /// spent the credits of the last one.
     pub fn starves_peer(&self) -> bool {
         self.outstanding > 0 && self.peer_held == 0
     }
@@ -311,7 +300,7 @@ mod tests {
         assert_eq!(a.pay(Cost::Credit), Some(0));
         assert_eq!(a.pay(Cost::CreditAndReserve), Some(0));
         assert_eq!(a.pay(Cost::Credit), None);
-        assert!(a.may_send(Cost::Free));
+        assert!({ a }.pay(Cost::Free).is_some());
         assert_eq!(a.returned(2), Ok(()));
         assert_eq!(a.returned(1), Err(CreditError::Returned));
         assert_eq!(a.returned(255), Err(CreditError::Returned));
@@ -376,7 +365,7 @@ mod tests {
         assert_eq!(b.pay(Cost::OutOfBand), None);
         assert!(!b.wants_noop(false, false, true));
         b.noop_completed();
-        assert!(b.may_send(Cost::OutOfBand));
+        assert!(b.noops() < NOOPS_MAX);
     }
 
     #[test]

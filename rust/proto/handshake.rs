@@ -134,11 +134,8 @@ pub fn parse_connreq(
 /// Returns whether an interface is ready: it has an NI, and LNet has all of its NIs in service. Until then a node may
 /// still get the NID that a request asks for, because it is booting.
 pub fn device_ready(nis_active: impl IntoIterator<Item = bool>) -> bool {
-    let mut any = false;
-    nis_active.into_iter().all(|active| {
-        any = true;
-        active
-    }) && any
+    let all = nis_active.into_iter().reduce(|all, active| all && active);
+    all == Some(true)
 }
 
 /// Checks a request, in stage 2, against the NI it is for (spec 4.4 rows 5-12, guards H4-H8). Returns the parameters

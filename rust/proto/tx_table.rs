@@ -375,7 +375,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         }
         let starved = !self.main.is_empty()
             && self.free_of_credit.is_empty()
-            && (!credits.may_send(Cost::Credit) || (patient && credits.wastes_last()))
+            && (credits.credits() == 0 || (patient && credits.wastes_last()))
             && (self.unreserved.is_empty() || credits.reserved() == 0)
             && !credits.wants_noop(false, true, keepalive);
         starved.then_some(NextTx::NoCredit)
@@ -392,11 +392,10 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Takes the next tx to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs. A chain of WRITEs
-    /// that does not fit is posted in parts, as slots become free, and later transmits wait for it, so that a long
-    /// chain does not starve. Between two chains or parts, one tx that needs a credit is posted, if it has one.
-    /// Otherwise a peer with continuous transfers would starve such transmits. `patient` says that the caller calls
-    /// again when LNet has taken the received messages; then the last credit is kept for a message that can return
-    /// credits.
+    /// that does not fit is posted in parts, so that it does not starve. Between two chains or parts, one tx that needs
+    /// a credit is posted, if it has one, so that continuous transfers do not starve such transmits. `patient`: the
+    /// caller calls again when LNet has taken the received messages; then the last credit is kept for a message that
+    /// can return credits.
     pub fn next(
         &mut self,
         credits: &mut Credits,

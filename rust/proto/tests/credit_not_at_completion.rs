@@ -83,7 +83,7 @@ fn a_completion_is_no_buffer() {
         // LNet has it; the buffer is not posted again yet.
         assert_eq!(b.request_received(), Ok(()));
     }
-    assert!(a.may_send(Cost::Credit));
+    assert!(a.credits() > 0);
     assert_eq!(b.request_received(), Err(CreditError::Sent));
 }
 

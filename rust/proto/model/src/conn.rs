@@ -240,12 +240,12 @@ impl Conn {
         }
     }
 
-    /// Models `pump::pump`.
+    /// Models `post::pump`.
     pub fn pump(&mut self, posted: &mut Vec<(Side, u8, Msg)>) -> Result<(), Fault> {
         self.pump_probe(false, posted)
     }
 
-    /// Models `pump::pump`; with `probe` a NOOP goes if no other message does.
+    /// Models `post::pump`; with `probe` a NOOP goes if no other message does.
     pub(crate) fn pump_probe(
         &mut self,
         probe: bool,

@@ -171,7 +171,7 @@ impl Ours {
         self.credits.starves_peer() && self.credits.wants_noop(free, main, true) && slot
     }
 
-    /// Models `pump::pump`.
+    /// Models `post::pump`.
     pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let probe = keepalive;
         let mut keepalive = keepalive;
@@ -204,7 +204,7 @@ impl Ours {
                 NextTx::NoSlots | NextTx::NoCredit | NextTx::Empty => break,
             }
         }
-        // `pump::flush`: receives first, what is sent may tell the peer of them.
+        // `post::flush`: receives first, what is sent may tell the peer of them.
         if self.sq.len() > pushed {
             self.post_recvs();
             // `Batch::end`.
@@ -213,7 +213,7 @@ impl Ours {
                 self.sq.push_back(Work::Write(index));
             }
         }
-        let may_go = self.txs.queued(QueueKind::Main) > 0 && self.credits.may_send(Cost::Credit);
+        let may_go = self.txs.queued(QueueKind::Main) > 0 && self.credits.credits() > 0;
         if probe && may_go && self.sq.is_empty() {
             return Err("a dead peer is not probed, although a message may go".into());
         }
@@ -306,7 +306,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `pump::retire` for the oldest work request.
+    /// Models `post::retire` for the oldest work request.
     pub fn retire(&mut self, result: Result<(), Cause>) -> Result<Option<Work>, Fault> {
         let Some(work) = self.sq.pop_front() else {
             return Ok(None);
@@ -325,7 +325,7 @@ impl Ours {
         Ok(Some(work))
     }
 
-    /// Models `pump::flush` when the device refuses the batch from its work request number `taken` on:
+    /// Models `post::flush` when the device refuses the batch from its work request number `taken` on:
     /// what was pushed since the send queue had `before` entries. Returns how many of the messages
     /// were accepted.
     pub fn refuse(&mut self, before: usize, taken: usize) -> Result<usize, Fault> {
