@@ -33,10 +33,10 @@ pub(super) struct QpHandle<C: QpHandler> {
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
     /// Number of posted receives.
-    recv_wrs: u64,
+    pub(super) recv_wrs: u64,
     last_send: Timestamp,
     /// The device refused a work request.
-    refused: bool,
+    pub(super) refused: bool,
 }
 
 /// Batch that was not posted, or not all of it: [`SendQueue::next_unposted`].
@@ -55,14 +55,6 @@ impl<C: QpHandler> QpHandle<C> {
             last_send: Timestamp::now(),
             refused: false,
         }
-    }
-
-    pub(super) fn recv_wrs(&self) -> u64 {
-        self.recv_wrs
-    }
-
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused
     }
 
     pub(super) fn qp(&self) -> &Arc<Qp<C>> {

@@ -212,7 +212,7 @@ impl Inner {
         let Some(all) = rx.whole() else {
             return Err(Cause::LocalFault.into());
         };
-        match plain_head(all, rx.nob(), &self.identity) {
+        match plain_head(all, rx.nob, &self.identity) {
             Some((credits, facts)) if facts.is_immediate() => {
                 self.accept(facts, credits)?;
                 self.request(facts, rx)
@@ -321,7 +321,7 @@ impl Inner {
         self.credits
             .request_received()
             .map_err(CloseReason::Credits)?;
-        rx.judged(facts);
+        rx.facts = Some(facts);
         let replaced = self.replace(&mut rx);
         // The request counts even if its place in the receive queue cannot be filled: its sender may have got an
         // acknowledgement.
@@ -345,7 +345,7 @@ impl Inner {
         let taken = match m.body {
             Body::Immediate { .. } => {
                 let facts = m.facts;
-                rx.judged(facts);
+                rx.facts = Some(facts);
                 let credited = self.credits.request_received().is_ok();
                 if credited {
                     self.rx_queue.push(rx);
@@ -551,7 +551,7 @@ impl Conn {
         how: Repost,
         now: Timestamp,
     ) -> Result<(), Cause> {
-        if let Some(facts) = rx.facts() {
+        if let Some(facts) = rx.facts {
             inner.stats.given_back(facts.kind(), rx.at, now);
         }
         inner.rx_queue.returned();
@@ -615,7 +615,7 @@ impl Conn {
             }
             return;
         }
-        if let Some(facts) = rx.facts() {
+        if let Some(facts) = rx.facts {
             inner.stats.given_back(facts.kind(), rx.at, now);
         }
         drop(guard);

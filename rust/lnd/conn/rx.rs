@@ -57,9 +57,9 @@ pub(crate) struct Rx<C> {
     conn: Option<Arc<C>>,
     buf: BufState,
     /// Number of bytes received. This and the rest are of an old message if there is no message.
-    nob: usize,
+    pub(super) nob: usize,
     /// Result of the decoding, once the message is decoded.
-    facts: Option<ParsedHdr>,
+    pub(super) facts: Option<ParsedHdr>,
     /// Time of the receive.
     pub(super) at: Timestamp,
     /// Another buffer was posted in its place.
@@ -126,23 +126,6 @@ impl<C> Rx<C> {
             BufState::Detached(buf) => Some(buf.as_slice()),
             BufState::Nothing => None,
         }
-    }
-
-    #[inline]
-    pub(super) fn nob(&self) -> usize {
-        self.nob
-    }
-
-    /// Stores the result of the decoding.
-    #[inline]
-    pub(super) fn judged(&mut self, facts: ParsedHdr) {
-        self.facts = Some(facts);
-    }
-
-    /// Returns the result of the decoding.
-    #[inline]
-    pub(super) fn facts(&self) -> Option<ParsedHdr> {
-        self.facts
     }
 
     /// Returns the payload of a decoded IMMEDIATE.

@@ -322,7 +322,11 @@ impl Conn {
                 }
                 let Some(buf) = had.take().or_else(|| inner.buf_pool.take()) else {
                     drop(guard);
-                    match self.make_buf(reserve_for(op)) {
+                    let whose = match op {
+                        Op::PutAck | Op::PutNak | Op::GetDone => ReserveUse::Answer,
+                        _ => ReserveUse::Message,
+                    };
+                    match self.make_buf(whose) {
                         Ok(buf) => had = Some(buf),
                         Err(e) => break 'unsent (what, e.into()),
                     }
@@ -412,14 +416,6 @@ fn copy_payload(buf: &mut TxBuf, payload: &PageVec) -> Result {
         .get_mut(IMMEDIATE_HEAD..end)
         .ok_or(EMSGSIZE)?;
     payload.copy_to_slice(0, to)
-}
-
-/// Returns the reserve for a transmit of that kind.
-fn reserve_for(op: Op) -> ReserveUse {
-    match op {
-        Op::PutAck | Op::PutNak | Op::GetDone => ReserveUse::Answer,
-        _ => ReserveUse::Message,
-    }
 }
 
 /// Resources for a sink: the device, the number and size of pages that one region covers, and the queue pair.

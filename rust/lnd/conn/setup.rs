@@ -73,9 +73,8 @@ use crate::{
     }, //
 };
 
-/// RNR NAK timer for the peer, 5.12 ms (InfiniBand table 45). The default of the CM is 655 ms, and the timer is a
-/// safety net only: credits promise a posted buffer. Not less, because the NOOPs of ko2iblnd at depth 1 are more than
-/// there are buffers for, and with 6 retries the connection must outlast a softirq that is held up.
+/// RNR NAK timer for the peer, 5.12 ms (InfiniBand table 45): a safety net, because credits promise a posted buffer.
+/// Not less, because of the NOOPs of ko2iblnd at depth 1 when a softirq is held up (Documentation/flow-control.md).
 const MIN_RNR_TIMER: u8 = 18;
 
 /// Time that a software provider waits for an acknowledgement, 1.07 s instead of the CM's 0.54 s. A busy host delays
@@ -345,12 +344,6 @@ impl Conn {
         });
         filled?;
         Ok(depth)
-    }
-
-    /// Sends a NOOP, because the passive side waits for a message of the active side, and LNet may have none for this
-    /// connection.
-    pub(super) fn speak(self: &Arc<Self>) {
-        self.with(|inner| self.pump(inner, true, None));
     }
 
     /// Opens the connection to the peer's messages.

@@ -63,7 +63,7 @@ impl Conn {
         let (sq_free, recvs, qpn, recv_wrs) = inner.link.as_ref().map_or((0, 0, 0, 0), |link| {
             let recvs = link.qp().recvs_posted();
             let sq_free = u16::try_from(link.sq_free()).unwrap_or(u16::MAX);
-            (sq_free, recvs, link.qp().number(), link.recv_wrs())
+            (sq_free, recvs, link.qp().number(), link.recv_wrs)
         });
         let mut view = ConnSnapshot {
             active: self.active,

@@ -6,10 +6,9 @@
 //! slow LNet delays only its own connection: the credits of requests that LNet has not taken stay withheld, while
 //! answers and credits keep flowing.
 //!
-//! It also resends messages that a connection lost over the next connection of the peer, if no other node would resend
-//! them. [`crate::policy::resend`] decides which, and LNet whether it has another path for them. The peer object
-//! handles a lost message like a new message of LNet. So a message that is lost again and again is resent until LNet's
-//! own time limit for it. The retry of messages that wait for memory ([`super::no_memory`]) is a work item of its own.
+//! It also resends messages that a connection lost over the next connection of the peer ([`crate::policy::resend`]).
+//! The peer object handles a lost message like a new message of LNet. So a message that is lost again and again is
+//! resent until LNet's own time limit for it. The retry of messages that wait for memory is a work item of its own.
 //!
 //! Context: process. No lock is held across a call into LNet. LNet may send again from inside such a call; the transmit
 //! waits for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).

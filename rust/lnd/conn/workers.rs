@@ -99,7 +99,9 @@ type Step = (Actions, fn(&Arc<Conn>));
 /// Steps of the workers, in the order in which a worker executes them.
 const STEPS: [Step; 8] = [
     (Actions::RESOLVE, Conn::resolve),
-    (Actions::SPEAK, Conn::speak),
+    (Actions::SPEAK, |conn| {
+        conn.with(|inner| conn.pump(inner, true, None))
+    }),
     (Actions::ESTABLISH, Conn::publish),
     (Actions::HAND_OVER, Conn::flush_pending),
     (Actions::PART, Conn::part),
@@ -371,11 +373,11 @@ impl Conn {
         }
         let link = self.with(|inner| {
             let link = inner.link.take()?;
-            let counts = core::mem::take(&mut inner.counts).with_recv_wrs(link.recv_wrs());
+            let counts = core::mem::take(&mut inner.counts).with_recv_wrs(link.recv_wrs);
             self.ni.closed_counters.add(&counts, inner.list);
             Some(link)
         });
-        if link.as_ref().is_some_and(QpHandle::is_refused) {
+        if link.as_ref().is_some_and(|link| link.refused) {
             self.refused_post();
         }
         drop(link);
