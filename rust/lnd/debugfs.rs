@@ -54,14 +54,14 @@ use crate::{
 
 /// Files of an NI.
 pub(crate) struct NiFiles {
-    _state: File<Peers<Conn>>,
+    _state: File<Peers>,
     _closes: File<CloseStats>,
     _latency: File<Ni>,
 }
 
 impl NiFiles {
     /// Makes the files. May sleep.
-    pub(crate) fn new(dir: &Dir, peers: &Arc<Peers<Conn>>) -> Result<Self> {
+    pub(crate) fn new(dir: &Dir, peers: &Arc<Peers>) -> Result<Self> {
         let ni = &peers.ni;
         let nid = ni.nid;
         let name =
@@ -74,7 +74,7 @@ impl NiFiles {
     }
 }
 
-impl Show for Peers<Conn> {
+impl Show for Peers {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_ni(self, f)?;
         show_tally(&self.ni.close_stats, f)?;
@@ -95,7 +95,7 @@ impl Show for Peers<Conn> {
     }
 }
 
-fn show_ni(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let ni = &all.ni;
     let (mut peers, mut waiting) = (0usize, 0usize);
     all.table.for_each(|peer| {
@@ -144,7 +144,7 @@ fn show_ni(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// Lines of a peer and its connections.
-struct PeerLines<'a>(&'a Peer<Conn>);
+struct PeerLines<'a>(&'a Peer);
 
 impl core::fmt::Display for PeerLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,11 +154,11 @@ impl core::fmt::Display for PeerLines<'_> {
 }
 
 /// Prints a peer and its connections on the console. May sleep.
-pub(crate) fn print_peer(peer: &Peer<Conn>) -> Result {
+pub(crate) fn print_peer(peer: &Peer) -> Result {
     console(core::format_args!("{}", PeerLines(peer)))
 }
 
-fn show_peer(peer: &Peer<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_peer(peer: &Peer, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let ni = &peer.ni;
     let view = peer.snapshot();
     let record = ni.close_stats.of(peer.nid);

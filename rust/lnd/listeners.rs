@@ -46,10 +46,7 @@ use super::{
         Ni,
         O2ib, //
     },
-    peer::{
-        Connection,
-        Peers, //
-    },
+    peer::Peers,
     stats::{
         close_log::CloseStats,
         conn_latency, //
@@ -517,7 +514,7 @@ impl Iface {
 /// Checks a request against the state of the peer and `ration` (stage 3). Counts the attempt if the request is
 /// accepted.
 fn admit(
-    peers: &Arc<Peers<Conn>>,
+    peers: &Arc<Peers>,
     asked: &ConnReq,
     known: PeerParams,
     ration: impl Fn() -> Result<(), Why>,
@@ -588,7 +585,7 @@ impl ListenHandler for Iface {
                     Ok(id) => conn.requested(id, req.qpn()),
                     Err(e) => {
                         log::cannot(conn.nid(), "take a connection request", e);
-                        conn.fail(Cause::NoResources);
+                        conn.end(Cause::NoResources);
                         if req.is_over_tcp() {
                             let refusal = Why::NoResources(e.to_errno());
                             let _ = req.reject(&refusal.reject(view.as_ref()).encode());

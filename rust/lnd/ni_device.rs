@@ -41,10 +41,7 @@ use super::{
     listeners::Ifaces,
     log,
     ni::Ni,
-    peer::{
-        Connection,
-        Peers, //
-    }, //
+    peer::Peers, //
 };
 use crate::{
     lnet::{
@@ -102,7 +99,7 @@ const LOOK_MS: u32 = 1000;
 #[pin_data]
 pub(crate) struct NiDevice {
     pub(crate) ni: Arc<Ni>,
-    pub(crate) peers: Arc<Peers<Conn>>,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) ifaces: Arc<Ifaces>,
     /// Registration for events of the device, while the NI has one.
     #[pin]
@@ -497,7 +494,7 @@ impl NiDevice {
         if self.ni.way(|way| way.has_new_lid(port.lid)) {
             log::new_lid(self.ni.nid, port.lid);
             self.peers
-                .for_each_conn(|conn| conn.fail(Cause::AddressChanged));
+                .for_each_conn(|conn| conn.end(Cause::AddressChanged));
         }
         if self.ni.way(|way| way.has_smaller_mtu(port.mtu)) {
             self.peers.for_each_conn(|conn| conn.fit_mtu(port.mtu));
@@ -508,7 +505,7 @@ impl NiDevice {
     fn end_connections(&self) {
         let refuse = self.ni.passage() == SendPolicy::Refuse;
         let cause = self.ni.way(|way| way.why());
-        self.peers.for_each_conn(|conn| conn.fail(cause));
+        self.peers.for_each_conn(|conn| conn.end(cause));
         if refuse {
             self.peers.table.for_each(|peer| peer.refuse_waiting());
         }

@@ -85,14 +85,14 @@ impl Drop for Exit {
 }
 
 /// Returns the peer with that NID. The table finds peers by address, so a peer of another net is filtered out.
-fn peer_of(port: &NiDevice, nid: u64) -> Result<Arc<Peer<Conn>>> {
+fn peer_of(port: &NiDevice, nid: u64) -> Result<Arc<Peer>> {
     let nid = Nid::from_raw(nid);
     let peer = port.peers.table.get(nid.addr()).ok_or(ENOENT)?;
     (peer.nid == nid).then_some(peer).ok_or(ENOENT)
 }
 
 /// Runs `f` on the peer with that NID, or on all peers. Returns `ENOENT` if `f` did nothing.
-fn for_peers(port: &NiDevice, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
+fn for_peers(port: &NiDevice, nid: Option<u64>, f: impl Fn(&Arc<Peer>) -> bool) -> Result {
     let mut any = false;
     match nid {
         Some(nid) => any = f(&peer_of(port, nid)?),

@@ -71,9 +71,13 @@ use super::{
     ni::{
         ConnGuard,
         ConnSettings,
-        Ni, //
+        Ni,
+        O2ib, //
     },
-    peer::Peer,
+    peer::{
+        HasConns,
+        Peer, //
+    },
     stats::{
         conn_counters::{
             Counts,
@@ -417,7 +421,7 @@ impl UpcallState {
 #[pin_data]
 pub(crate) struct Conn {
     ni: Arc<Ni>,
-    peer: Arc<Peer<Conn>>,
+    peer: Arc<Peer>,
     /// Whether this side is the active one.
     active: bool,
     over_tcp: bool,
@@ -468,6 +472,10 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, SHORTAGE> for Conn { self.retry }
 }
 
+impl HasConns for O2ib {
+    type Conn = Conn;
+}
+
 impl work::DelayedItem<TIMER> for Conn {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
@@ -475,9 +483,10 @@ impl work::DelayedItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// Creates a connection object in state Init. May sleep.
-    fn new(
-        peer: &Arc<Peer<Conn>>,
+    /// Creates a connection object in state Init, which `peer` does not list yet: for an attempt of this node in that
+    /// `turn`, or for a request of the peer. `salt` spreads the connections of one peer over CPUs. May sleep.
+    pub(crate) fn new(
+        peer: &Arc<Peer>,
         turn: Option<ConnectPriority>,
         known: PeerParams,
         salt: u32,
@@ -547,7 +556,7 @@ impl Conn {
             retried_since: None,
             upcall_task: 0,
         });
-        // A CPU of the peer's partition; connections of one peer are spread by `salt`.
+        // A CPU of the peer's partition.
         let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
         Arc::pin_init(
             pin_init!(Self {
@@ -604,7 +613,7 @@ impl Conn {
     }
 
     /// Closes the connection for `cause`, if it is not closed yet.
-    fn end(self: &Arc<Self>, cause: Cause) {
+    pub(crate) fn end(self: &Arc<Self>, cause: Cause) {
         self.event(ConnEvent::Fail(cause));
     }
 

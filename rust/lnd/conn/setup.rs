@@ -26,7 +26,6 @@ use crate::{
     lnd::{
         hca::INLINE_UNKNOWN,
         log,
-        peer::Connection,
         timestamp::Timestamp, //
     },
     lnet::params,

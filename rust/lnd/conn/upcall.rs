@@ -42,7 +42,6 @@ use crate::{
         log,
         peer::{
             fail_msg,
-            Connection,
             NotSent, //
         },
         timestamp::Timestamp, //

@@ -37,11 +37,7 @@ use super::{
 use crate::{
     lnd::{
         log,
-        peer::{
-            Connection,
-            NotSent,
-            Peer, //
-        },
+        peer::NotSent,
         timestamp::Timestamp, //
     },
     lnet::{
@@ -59,8 +55,7 @@ use crate::{
         liveness::{
             Check,
             LOOK_MIN_MS, //
-        },
-        reconnect::PeerParams, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -505,32 +500,22 @@ impl Conn {
         }
         true
     }
-}
 
-impl Connection for Conn {
-    fn open(
-        peer: &Arc<Peer<Self>>,
-        turn: Option<ConnectPriority>,
-        known: PeerParams,
-        salt: u32,
-    ) -> Result<Arc<Self>> {
-        Self::new(peer, turn, known, salt)
-    }
-
-    fn start(self: &Arc<Self>) {
+    /// Starts the attempt if this node is the active side.
+    pub(crate) fn start(self: &Arc<Self>) {
         self.event(ConnEvent::Start);
     }
 
+    /// Queues a message of LNet, and posts what credits allow. Finalizes it in rare cases: memory of a GPU that cannot
+    /// be used, a GET without a reply. May sleep; re-entrant.
     #[inline]
-    fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
+    pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
         send::send(self, msg, req)
     }
 
-    fn fail(self: &Arc<Self>, cause: Cause) {
-        self.end(cause);
-    }
-
-    fn finish(self: &Arc<Self>, cause: Cause) {
+    /// Closes the connection once its outstanding transfers have ended, and after a short time in any case. Sends
+    /// nothing new over it.
+    pub(crate) fn finish(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| {
             if inner.state.is_up() {
                 // An interface that goes down does not wait as long as an administrator.
@@ -548,18 +533,26 @@ impl Connection for Conn {
         self.peer.unpublish(self);
     }
 
-    fn end_turn(&self) -> Option<ConnectPriority> {
+    /// Takes the turn in the connect queue that the attempt still has, if any.
+    pub(crate) fn end_turn(&self) -> Option<ConnectPriority> {
         self.with(|inner| inner.turn.take())
     }
 
-    fn overtaken(self: &Arc<Self>) {
+    /// Closes the connection if it is still an attempt, because the peer has connected meanwhile.
+    pub(crate) fn overtaken(self: &Arc<Self>) {
         let mut guard = self.inner.lock();
         if guard.state.is_attempt() {
             self.step(&mut guard, ConnEvent::Fail(Cause::Overtaken));
         }
     }
 
-    fn doubt(self: &Arc<Self>, again: bool) {
+    /// Probes the peer, which may have closed this connection, and its DREQ got lost; or another connection of the peer
+    /// broke. Other connections are preferred until the peer is heard on this one, or acknowledges the probe, a NOOP.
+    /// If it does neither, the transport's retries end the connection.
+    ///
+    /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
+    /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
+    pub(crate) fn doubt(self: &Arc<Self>, again: bool) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let recent = |then: Timestamp| then.elapsed_ms() < i64::from(LOOK_MIN_MS);
@@ -570,37 +563,46 @@ impl Connection for Conn {
         }
     }
 
-    fn is_up(&self) -> bool {
+    /// Returns whether the connection is established and not closing.
+    pub(crate) fn is_up(&self) -> bool {
         self.with(|inner| inner.state.is_up())
     }
 
-    fn is_stale(&self, stamp: u64) -> bool {
+    /// Returns whether it is established, and with an incarnation of the peer other than `stamp`.
+    pub(crate) fn is_stale(&self, stamp: u64) -> bool {
         self.with(|inner| inner.state.is_up() && inner.identity.peer_stamp != stamp)
     }
 
-    fn is_confirmed(&self) -> bool {
+    /// Returns whether one side certainly has the other's answer. Otherwise a third host may have sent into the queue
+    /// pair.
+    pub(crate) fn is_confirmed(&self) -> bool {
         self.over_tcp || self.with(|inner| inner.connected)
     }
 
-    fn is_active(&self) -> bool {
+    /// Returns whether this node is the active side.
+    pub(crate) fn is_active(&self) -> bool {
         self.active
     }
 
-    fn heard_ms(&self) -> u64 {
+    /// Returns when the last valid message was received, on the NI's clock in milliseconds.
+    pub(crate) fn heard_ms(&self) -> u64 {
         let ago = self.with(|inner| inner.idle_ms());
         let now_ms = self.ni.now_ms();
         now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
     }
 
-    fn lived_ms(&self) -> u64 {
+    /// Returns for how many milliseconds the connection existed before it closed.
+    pub(crate) fn lived_ms(&self) -> u64 {
         self.with(|inner| inner.lived_ms)
     }
 
-    fn is_doubted(&self) -> bool {
+    /// Returns whether others are preferred, because the peer may have closed this one. Takes no lock.
+    pub(crate) fn is_doubted(&self) -> bool {
         self.is_doubted.load(Relaxed)
     }
 
-    fn set_index(&self, index: u32) {
+    /// Sets the index that distinguishes the connection from the others of the peer. Takes no lock.
+    pub(crate) fn set_index(&self, index: u32) {
         self.index.store(index, Relaxed);
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! The attempts that the queue counts are the attempts of this node that the policies of the peers have counted
 //! ([`crate::policy::reconnect::ReconnectState::begin`]) and that have not ended their turn
-//! ([`super::Connection::end_turn`]). Each attempt keeps the priority that it was counted with, and is counted off with
+//! ([`Conn::end_turn`](super::Conn::end_turn)). Each attempt keeps the priority that it was counted with, and is counted off with
 //! it.
 
 use kernel::{
@@ -27,7 +27,7 @@ use kernel::{
 };
 
 use super::{
-    Connection,
+    Conn,
     Peer,
     PeerInner,
     Peers,
@@ -75,7 +75,7 @@ const CONNS_MIN: u16 = 32;
 /// Time in milliseconds over which reconnects of peers without a waiting message are spread when the link comes up.
 const RECALL_SPREAD_MS: u32 = 200;
 
-impl<C: Connection> Peers<C> {
+impl Peers {
     /// Ends the turn of an attempt of this node that entered with priority `claim`, and calls the next peer.
     fn leave_line(&self, claim: ConnectPriority) {
         self.line.lock().leave(claim);
@@ -101,17 +101,17 @@ impl<C: Connection> Peers<C> {
     }
 }
 
-impl<C: Connection> Peer<C> {
+impl Peer {
     /// Ends the turn of an attempt that has ended, or that takes too long to make other peers wait. Does nothing if the
     /// turn has already ended.
-    pub(crate) fn end_turn(&self, conn: &C) {
+    pub(crate) fn end_turn(&self, conn: &Conn) {
         if let Some(claim) = conn.end_turn() {
             self.peers.leave_line(claim);
         }
     }
 
     /// Ends the turn because the peer has not answered.
-    pub(crate) fn does_not_answer(&self, conn: &C) {
+    pub(crate) fn does_not_answer(&self, conn: &Conn) {
         if let Some(claim) = conn.end_turn() {
             self.peers.line.lock().note(self.nid.addr(), false);
             self.peers.leave_line(claim);
@@ -328,7 +328,7 @@ impl<C: Connection> Peer<C> {
 
     /// Schedules a retry that has just become due, in `ms` milliseconds. An armed timer belongs to an earlier retry
     /// that is no longer due, or the retry has to come sooner now.
-    pub(super) fn retry_in(self: &Arc<Self>, inner: &mut PeerInner<C>, ms: u32) {
+    pub(super) fn retry_in(self: &Arc<Self>, inner: &mut PeerInner, ms: u32) {
         if !inner.gone {
             inner.retry_ms = self.ni.now_ms().saturating_add(u64::from(ms));
             work::mod_delayed::<Self, RETRY>(self.clone(), ms);
@@ -336,28 +336,28 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Checks again later, because a due retry cannot be made now. Does not delay a timer that was armed meanwhile.
-    pub(super) fn check_later(self: &Arc<Self>, inner: &mut PeerInner<C>) {
+    pub(super) fn check_later(self: &Arc<Self>, inner: &mut PeerInner) {
         if !inner.gone && work::queue_delayed::<Self, RETRY>(self.clone(), RECHECK_MS) {
             inner.retry_ms = self.ni.now_ms().saturating_add(u64::from(RECHECK_MS));
         }
     }
 
     /// Schedules a due retry soon, but not at the same moment as those of all other peers.
-    pub(super) fn recall_soon(self: &Arc<Self>, inner: &mut PeerInner<C>) {
+    pub(super) fn recall_soon(self: &Arc<Self>, inner: &mut PeerInner) {
         self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
     }
 }
 
-impl<C: Connection> work::DelayedItem<RETRY> for Peer<C> {
+impl work::DelayedItem<RETRY> for Peer {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
 }
 
-impl<C: Connection> PeerInner<C> {
+impl PeerInner {
     /// Counts this number of attempts, and returns their turn, if they may begin now. Otherwise the peer waits in the
     /// queue.
-    pub(super) fn begin(&mut self, peer: &Peer<C>, attempts: u16) -> Option<ConnectPriority> {
+    pub(super) fn begin(&mut self, peer: &Peer, attempts: u16) -> Option<ConnectPriority> {
         let more = self.policy.has_conns();
         let mut line = peer.peers.line.lock();
         let turn = line.enter(peer.nid.addr(), attempts, &mut self.turn, more)?;

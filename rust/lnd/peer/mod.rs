@@ -5,8 +5,6 @@
 //! A peer is in its NI's table from the first message or accepted request until it has no connection, no attempt and no
 //! retry. [`crate::policy::reconnect`] decides about attempts.
 //!
-//! This file uses connections only through the trait [`Connection`].
-//!
 //! Messages that wait keep their order. The blocking worker of a new connection hands them over, the sender of a new
 //! message, or a retry ([`send`]). Meanwhile other new messages use the connection directly: LNet relies on no order.
 //!
@@ -25,7 +23,10 @@ use kernel::{
 use super::{
     lingering_conns::LingeringConns,
     log,
-    ni::Ni,
+    ni::{
+        Ni,
+        O2ib, //
+    },
     timestamp::Timestamp, //
 };
 use crate::{
@@ -75,7 +76,7 @@ const PENDING: u64 = 2;
 /// Milliseconds between two checks of messages that wait for the link to come up.
 const RECHECK_MS: u32 = 1000;
 
-/// Reason why [`Connection::send`] or [`Peer::send`] did not take a message.
+/// Reason why [`Conn::send`] or [`Peer::send`] did not take a message.
 pub(crate) enum NotSent {
     /// The connection is closed, or the peer object is out of the table: another one may take the message.
     Closed(Message),
@@ -85,82 +86,22 @@ pub(crate) enum NotSent {
     Lost(Message, Cause),
 }
 
-/// Connection as its peer uses it. The peer lock is not held, except in [`Connection::is_doubted`] and
-/// [`Connection::set_index`], which take no lock. The connection calls [`Peer::established`], [`Peer::unpublish`] and
-/// [`Peer::released`].
-pub(crate) trait Connection: Send + Sync + Sized + 'static {
-    /// Creates a connection to `peer`, which does not list it yet: for an attempt of this node in that `turn`, or for a
-    /// request of the peer. `salt` spreads the connections of one peer over CPUs. May sleep.
-    fn open(
-        peer: &Arc<Peer<Self>>,
-        turn: Option<ConnectPriority>,
-        known: PeerParams,
-        salt: u32,
-    ) -> Result<Arc<Self>>;
-
-    /// Starts the attempt if this node is the active side.
-    fn start(self: &Arc<Self>);
-
-    /// Queues a message of LNet, and posts what credits allow. Finalizes it in rare cases: memory of a GPU that cannot
-    /// be used, a GET without a reply. May sleep; re-entrant.
-    fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent>;
-
-    /// Closes the connection for `cause`, unless it is already closing.
-    fn fail(self: &Arc<Self>, cause: Cause);
-
-    /// Closes the connection once its outstanding transfers have ended, and after a short time in any case. Sends
-    /// nothing new over it.
-    fn finish(self: &Arc<Self>, cause: Cause);
-
-    /// Takes the turn in the connect queue that the attempt still has, if any.
-    fn end_turn(&self) -> Option<ConnectPriority>;
-
-    /// Closes the connection if it is still an attempt, because the peer has connected meanwhile.
-    fn overtaken(self: &Arc<Self>);
-
-    /// Probes the peer, which may have closed this connection, and its DREQ got lost; or another connection of the peer
-    /// broke. Other connections are preferred until the peer is heard on this one, or acknowledges the probe, a NOOP.
-    /// If it does neither, the transport's retries end the connection.
-    ///
-    /// One answer is enough for several connections that come or go together, except if the peer has to answer from now
-    /// on (`again`): NOOPs take no credit, and the peer has two buffers for them.
-    fn doubt(self: &Arc<Self>, again: bool);
-
-    /// Returns whether others are preferred, because the peer may have closed this one.
-    fn is_doubted(&self) -> bool;
-
-    /// Sets the index that distinguishes the connection from the others of the peer.
-    fn set_index(&self, index: u32);
-
-    /// Returns whether the connection is established and not closing.
-    fn is_up(&self) -> bool;
-
-    /// Returns whether it is established, and with an incarnation of the peer other than `stamp`.
-    fn is_stale(&self, stamp: u64) -> bool;
-
-    /// Returns whether one side certainly has the other's answer. Otherwise a third host may have sent into the queue
-    /// pair.
-    fn is_confirmed(&self) -> bool;
-
-    /// Returns whether this node is the active side.
-    fn is_active(&self) -> bool;
-
-    /// Returns when the last valid message was received, on the NI's clock in milliseconds.
-    fn heard_ms(&self) -> u64;
-
-    /// Returns for how many milliseconds the connection existed before it closed.
-    fn lived_ms(&self) -> u64;
+/// Names the type of the connections, which a higher file defines.
+pub(crate) trait HasConns {
+    type Conn;
 }
+
+type Conn = <O2ib as HasConns>::Conn;
 
 /// Peers of an NI, and their closed connections that still have a CM id.
 #[pin_data]
-pub(crate) struct Peers<C: Connection> {
+pub(crate) struct Peers {
     pub(crate) ni: Arc<Ni>,
     /// Peers by IPv4 address: all peers of an NI are on its network.
-    pub(crate) table: RcuMap<Peer<C>>,
+    pub(crate) table: RcuMap<Peer>,
     /// Closed connections of which only the CM id is left.
     #[pin]
-    pub(crate) lingering: LingeringConns<C>,
+    pub(crate) lingering: LingeringConns<Conn>,
     /// Attempts in flight, and numbers of peers that wait for their turn to connect.
     #[pin]
     line: SpinLock<ConnectQueue<KVec<UnresponsiveBucket>>>,
@@ -174,7 +115,7 @@ pub(crate) struct Peers<C: Connection> {
     conn_walk: Mutex<WalkPos>,
 }
 
-impl<C: Connection> Peers<C> {
+impl Peers {
     /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = RcuMap::new()?;
@@ -201,7 +142,7 @@ impl<C: Connection> Peers<C> {
     /// `ENOMEM`, or `ESHUTDOWN` if the NI stops.
     // Off the path of messages: a new peer takes much stack.
     #[inline(never)]
-    pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
+    pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer>> {
         loop {
             if let Some(peer) = self.table.get(nid.addr()) {
                 return Ok(peer);
@@ -219,20 +160,20 @@ impl<C: Connection> Peers<C> {
     }
 
     /// Removes a peer from the map. May sleep.
-    pub(crate) fn remove(&self, peer: &Arc<Peer<C>>) {
+    pub(crate) fn remove(&self, peer: &Arc<Peer>) {
         let _nofs = NofsScope::enter();
         let queue = &self.ni.workers.control;
         self.table.remove(peer.nid.addr(), peer, queue);
     }
 
     /// Returns peer number `index`.
-    pub(crate) fn peer_at(&self, index: u32) -> Option<Arc<Peer<C>>> {
+    pub(crate) fn peer_at(&self, index: u32) -> Option<Arc<Peer>> {
         let mut pos = self.peer_walk.lock();
         pos.find(index, |pos| self.table.next(&mut pos.walk))
     }
 
     /// Returns connection number `index`.
-    pub(crate) fn conn_at(&self, index: u32) -> Option<Arc<C>> {
+    pub(crate) fn conn_at(&self, index: u32) -> Option<Arc<Conn>> {
         let mut pos = self.conn_walk.lock();
         pos.find(index, |pos| loop {
             if let Some((nid, at)) = pos.peer {
@@ -247,7 +188,7 @@ impl<C: Connection> Peers<C> {
     }
 
     /// Calls `f` for each connection of each peer, without a lock ([`Peer::for_each_conn`]).
-    pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
+    pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<Conn>)) {
         self.table.for_each(|peer| peer.for_each_conn(&mut f));
     }
 
@@ -307,9 +248,9 @@ impl WalkPos {
 }
 
 /// State that the peer lock protects.
-pub(crate) struct PeerInner<C> {
+pub(crate) struct PeerInner {
     pub(crate) policy: Policy,
-    conns: ConnList<C>,
+    conns: ConnList,
     pending: PendingList,
     /// A thread is handing over the messages of `pending`.
     flushing: bool,
@@ -344,29 +285,28 @@ pub(crate) struct PeerSnapshot {
     pub(crate) retry_at_ms: Option<u64>,
 }
 
-/// Peer whose connections are of type `C`.
 #[pin_data]
-pub(crate) struct Peer<C: Connection> {
+pub(crate) struct Peer {
     pub(crate) ni: Arc<Ni>,
     /// The set of peers that has this peer.
-    pub(crate) peers: Arc<Peers<C>>,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) nid: Nid,
     #[pin]
-    inner: SpinLock<PeerInner<C>>,
+    inner: SpinLock<PeerInner>,
     #[pin]
-    retry: DelayedWork<Peer<C>, RETRY>,
+    retry: DelayedWork<Peer, RETRY>,
     #[pin]
-    pending_timer: DelayedWork<Peer<C>, PENDING>,
+    pending_timer: DelayedWork<Peer, PENDING>,
 }
 
 kernel::impl_has_delayed_work! {
-    impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
-    impl{C: Connection} HasDelayedWork<Self, PENDING> for Peer<C> { self.pending_timer }
+    impl HasDelayedWork<Self, RETRY> for Peer { self.retry }
+    impl HasDelayedWork<Self, PENDING> for Peer { self.pending_timer }
 }
 
-impl<C: Connection> Peer<C> {
+impl Peer {
     /// Creates a peer that is in no table yet. May sleep.
-    fn new(peers: &Arc<Peers<C>>, nid: Nid) -> Result<Arc<Self>> {
+    fn new(peers: &Arc<Peers>, nid: Nid) -> Result<Arc<Self>> {
         let ni = &peers.ni;
         let inner = PeerInner {
             policy: Policy::default(),
@@ -397,19 +337,19 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Runs `f` under the peer lock.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut PeerInner<C>) -> R) -> R {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut PeerInner) -> R) -> R {
         f(&mut self.inner.lock())
     }
 
-    /// Creates a connection object and lists it ([`Connection::open`]). May sleep.
+    /// Creates a connection object and lists it. May sleep.
     pub(crate) fn open(
         self: &Arc<Self>,
         turn: Option<ConnectPriority>,
         known: PeerParams,
-    ) -> Result<Arc<C>> {
+    ) -> Result<Arc<Conn>> {
         // Spreads the connections of one peer over CPUs and completion vectors.
         let salt = u32::from(self.with(|inner| inner.objects()));
-        let conn = C::open(self, turn, known, salt)?;
+        let conn = Conn::new(self, turn, known, salt)?;
         let mut inner = self.inner.lock();
         // Either this sees that the NI stops, or the shutdown, which takes the lock after it has set the flag, sees the
         // connection. The same holds for a peer that is no longer allowed.
@@ -433,13 +373,13 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Takes `conn` out of the connections that messages may use.
-    pub(crate) fn unpublish(&self, conn: &Arc<C>) {
+    pub(crate) fn unpublish(&self, conn: &Arc<Conn>) {
         self.inner.lock().conns.publish(conn, false);
     }
 
     /// Stops messages from using `conn`, which closes. A failed attempt of this node no longer races with requests of
     /// the peer.
-    pub(crate) fn closing(&self, conn: &Arc<C>, attempt_failed: bool) {
+    pub(crate) fn closing(&self, conn: &Arc<Conn>, attempt_failed: bool) {
         let mut inner = self.inner.lock();
         inner.conns.publish(conn, false);
         if attempt_failed && conn.is_active() {
@@ -460,13 +400,13 @@ impl<C: Connection> Peer<C> {
 
     /// Returns the connection at index `place`, in any state. New connections are added at the end, and a removal moves
     /// only those behind it.
-    pub(crate) fn conn_at(&self, place: usize) -> Option<Arc<C>> {
+    pub(crate) fn conn_at(&self, place: usize) -> Option<Arc<Conn>> {
         self.with(|inner| inner.conns.all.get(place).map(|of| of.conn.clone()))
     }
 
     /// Calls `f` for each connection, without the lock. May call it twice for one connection if others are removed
     /// meanwhile. Needs no memory.
-    pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
+    pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<Conn>)) {
         let mut left = self.with(|inner| inner.conns.len());
         // From the end: see `conn_at`.
         while let Some(at) = left.checked_sub(1) {
@@ -484,7 +424,7 @@ impl<C: Connection> Peer<C> {
             inner.pending.take()
         });
         waiting.fail(&self.ni, cause);
-        self.for_each_conn(|conn| conn.fail(cause));
+        self.for_each_conn(|conn| conn.end(cause));
         self.drop_retry(cause);
     }
 
@@ -538,7 +478,7 @@ impl<C: Connection> Peer<C> {
     }
 }
 
-impl<C: Connection> PeerInner<C> {
+impl PeerInner {
     /// Returns the number of connection objects.
     pub(crate) fn objects(&self) -> u16 {
         u16::try_from(self.conns.len()).unwrap_or(u16::MAX)
@@ -546,14 +486,14 @@ impl<C: Connection> PeerInner<C> {
 }
 
 /// Connection in the list of its peer.
-struct Listed<C> {
-    conn: Arc<C>,
+struct Listed {
+    conn: Arc<Conn>,
     index: u32,
     /// Messages may use the connection.
     is_usable: bool,
 }
 
-impl<C: Connection> Listed<C> {
+impl Listed {
     /// Returns whether messages may use the connection, and the peer is not silent on it.
     #[inline]
     fn is_sound(&self) -> bool {
@@ -562,20 +502,20 @@ impl<C: Connection> Listed<C> {
 }
 
 /// Connections of a peer, in any state, and which of them messages may use. The caller holds the peer lock.
-struct ConnList<C> {
-    all: KVec<Listed<C>>,
+struct ConnList {
+    all: KVec<Listed>,
     /// Place of the connection that had the last turn.
     next: usize,
 }
 
-impl<C: Connection> ConnList<C> {
+impl ConnList {
     const EMPTY: Self = Self {
         all: KVec::new(),
         next: 0,
     };
 
     /// Lists a new connection object, and assigns the lowest unused index. Any context.
-    fn add(&mut self, conn: &Arc<C>) -> Result {
+    fn add(&mut self, conn: &Arc<Conn>) -> Result {
         let has = |index: &u32| self.all.iter().any(|of| of.index == *index);
         let index = (0..=u32::MAX).find(|index| !has(index)).unwrap_or(0);
         conn.set_index(index);
@@ -587,12 +527,12 @@ impl<C: Connection> ConnList<C> {
         Ok(self.all.push(listed, GFP_ATOMIC)?)
     }
 
-    fn remove(&mut self, conn: &Arc<C>) {
+    fn remove(&mut self, conn: &Arc<Conn>) {
         self.all.retain(|of| !Arc::ptr_eq(&of.conn, conn));
     }
 
     /// Sets whether messages may use a connection, if it is listed.
-    fn publish(&mut self, conn: &Arc<C>, is_usable: bool) {
+    fn publish(&mut self, conn: &Arc<Conn>, is_usable: bool) {
         let listed = self.all.iter_mut().find(|of| Arc::ptr_eq(&of.conn, conn));
         if let Some(listed) = listed {
             listed.is_usable = is_usable;
@@ -600,7 +540,7 @@ impl<C: Connection> ConnList<C> {
     }
 
     /// Returns the next connection to use.
-    fn pick(&mut self) -> Option<Arc<C>> {
+    fn pick(&mut self) -> Option<Arc<Conn>> {
         // Usually there is one, and it takes all turns.
         if let [only] = &*self.all {
             return only.is_usable.then(|| only.conn.clone());
@@ -614,7 +554,7 @@ impl<C: Connection> ConnList<C> {
     /// Returns the oldest connection that is not doubted, otherwise the newest.
     #[cold]
     #[inline(never)]
-    fn best(&self) -> Option<Arc<C>> {
+    fn best(&self) -> Option<Arc<Conn>> {
         let sound = self.all.iter().find(|of| of.is_sound());
         let newest = || self.all.iter().rfind(|of| of.is_usable);
         sound.or_else(newest).map(|of| of.conn.clone())

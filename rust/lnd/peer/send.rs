@@ -24,7 +24,7 @@ use kernel::{
 
 use super::{
     fail_msg,
-    Connection,
+    Conn,
     NotSent,
     Peer,
     PeerInner,
@@ -69,7 +69,7 @@ use crate::{
     }, //
 };
 
-impl<C: Connection> Peers<C> {
+impl Peers {
     /// Sends a message to the peer with that NID, over one of its connections, or keeps it until there is one. May
     /// sleep; re-entrant.
     ///
@@ -107,11 +107,11 @@ impl<C: Connection> Peers<C> {
     }
 }
 
-impl<C: Connection> Peer<C> {
+impl Peer {
     /// Returns the connection for the next message of LNet; none if there is no connection, or if the caller must hand
     /// over older messages first. Process context; the caller may be in a read section of the map of peers.
     #[inline]
-    fn next_conn(&self) -> Option<Arc<C>> {
+    fn next_conn(&self) -> Option<Arc<Conn>> {
         let mut inner = self.inner.lock();
         if inner.gone || !inner.pending.is_empty() && !inner.flushing {
             return None;
@@ -175,7 +175,7 @@ impl<C: Connection> Peer<C> {
     /// `own`: the caller is the blocking worker of `conn`, and delays its close. If `conn` is closed, only the messages
     /// that wait at that moment go over the next connection. Later messages are sent by their senders, or when `conn`
     /// is released.
-    fn flush(self: &Arc<Self>, conn: Arc<C>, own: bool) {
+    fn flush(self: &Arc<Self>, conn: Arc<Conn>, own: bool) {
         // Finalized last, because LNet may be slow with them, and others wait.
         let mut failed = PendingList::EMPTY;
         let mut next = Some(conn);
@@ -196,10 +196,10 @@ impl<C: Connection> Peer<C> {
     /// to continue with if `conn` is closed. Adds messages that the caller finalizes to `failed`.
     fn flush_over(
         self: &Arc<Self>,
-        conn: &Arc<C>,
+        conn: &Arc<Conn>,
         most: usize,
         failed: &mut PendingList,
-    ) -> Option<Arc<C>> {
+    ) -> Option<Arc<Conn>> {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
             return None;
         }
@@ -248,7 +248,7 @@ impl<C: Connection> Peer<C> {
     /// the peer has to wait for its turn, a retry follows.
     ///
     /// Starts no attempt if LNet deletes the NI. Then the messages end with the last object of the peer.
-    fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
+    fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<Conn>> {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
         let mut turn = None;
@@ -274,7 +274,7 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Arms the timer of the waiting messages, unless it is armed, or no message waits.
-    fn arm_pending_timer(self: &Arc<Self>, inner: &PeerInner<C>) {
+    fn arm_pending_timer(self: &Arc<Self>, inner: &PeerInner) {
         if inner.gone || inner.pending.is_empty() {
             return;
         }
@@ -283,7 +283,7 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Returns how long a message may wait for a connection, in milliseconds.
-    fn limit_ms(&self, inner: &PeerInner<C>) -> i64 {
+    fn limit_ms(&self, inner: &PeerInner) -> i64 {
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
         let called_ms_ago = (inner.called_ms != 0).then_some(since);
         let waits = matches!(inner.turn, QueueState::Waits(_));
@@ -293,14 +293,14 @@ impl<C: Connection> Peer<C> {
     }
 }
 
-impl<C: Connection> work::DelayedItem<PENDING> for Peer<C> {
+impl work::DelayedItem<PENDING> for Peer {
     /// Returns a queue where a waiting item delays no other item.
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
 }
 
-impl<C: Connection> WorkItem<PENDING> for Peer<C> {
+impl WorkItem<PENDING> for Peer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -322,7 +322,7 @@ impl<C: Connection> WorkItem<PENDING> for Peer<C> {
     }
 }
 
-impl<C: Connection> WorkItem<RETRY> for Peer<C> {
+impl WorkItem<RETRY> for Peer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -362,7 +362,7 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
     }
 }
 
-impl<C: Connection> Peer<C> {
+impl Peer {
     /// Keeps a retry waiting for the link to come up, for a limited time.
     fn wait_for_link(self: &Arc<Self>) {
         // Waiting messages delay the deletion of the NI.
@@ -394,7 +394,7 @@ impl<C: Connection> Peer<C> {
 
     /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the
     /// messages that wait. Called by the connection's control worker.
-    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
+    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
         if conn.is_active() || conn.is_confirmed() {
@@ -420,7 +420,7 @@ impl<C: Connection> Peer<C> {
             // A host that sends into a queue pair may have guessed its number.
             let is_over = || new.is_confirmed() || old.is_doubted();
             if conn.is_up() && other.is_stale(known.stamp) && is_over() {
-                old.fail(Cause::PeerRestarted);
+                old.end(Cause::PeerRestarted);
             } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
                 if other.is_active() && stale {
                     other.overtaken();
@@ -433,7 +433,7 @@ impl<C: Connection> Peer<C> {
     /// Sends the waiting messages over `conn`, which was established. `None`: `conn` is already closing, so waiting
     /// messages go over another connection, or wait for one. Requests further connections that are due. Called by the
     /// blocking worker of `conn`; may take long, because LNet may send another message from inside.
-    pub(crate) fn flush_pending(self: &Arc<Self>, conn: Option<&Arc<C>>) {
+    pub(crate) fn flush_pending(self: &Arc<Self>, conn: Option<&Arc<Conn>>) {
         self.connect_missing();
         match conn {
             Some(conn) => self.flush(conn.clone(), true),
@@ -445,7 +445,7 @@ impl<C: Connection> Peer<C> {
     /// by the blocking worker of the connection, as its last step.
     pub(crate) fn released(
         self: &Arc<Self>,
-        conn: &Arc<C>,
+        conn: &Arc<Conn>,
         attempt_failed: bool,
         retry: Option<RetryReject>,
         cause: Cause,
