@@ -51,7 +51,6 @@ use crate::{
         }, //
     },
     proto::{
-        broken,
         constants::{
             high_water,
             QueueDepth, //
@@ -90,7 +89,9 @@ const _: () = assert!(16 * 255 < MOST);
 /// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
 pub(crate) enum O2ib {}
 
-/// Settings for new connections. `peer_credits` is the depth that this node requests; the peer may reduce it.
+/// Settings for new connections. `peer_credits` is the depth that this node requests; the peer may reduce it. A
+/// connection copies the settings when it is created, and keeps them: a change during the attempt applies to the next
+/// connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     conns_per_peer: u16,
@@ -98,13 +99,6 @@ pub(crate) struct Settings {
     pub(crate) tos: Option<u8>,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
-}
-
-/// Settings of a connection, and whether the connection is counted. A connection copies its settings when it is
-/// created, and keeps them: a change during the attempt applies to the next connection.
-pub(crate) struct ConnSettings {
-    pub(crate) settings: Settings,
-    counted: Atomic<bool>,
 }
 
 /// Share of one live connection in the count of its NI.
@@ -117,11 +111,6 @@ impl Drop for ConnGuard {
 }
 
 /// Network interface of LNet.
-///
-/// # Invariants
-///
-/// `in_use` has a row for each set of settings that a counted connection has: rarely more than two. The row has the
-/// number of these connections, which is not 0.
 #[pin_data]
 pub(crate) struct Ni {
     // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work
@@ -146,9 +135,6 @@ pub(crate) struct Ni {
     /// Counters of closed connections.
     #[pin]
     pub(crate) closed_counters: ClosedCounters,
-    /// Settings of the connections that messages may use.
-    #[pin]
-    in_use: SpinLock<KVec<(Settings, u32)>>,
     /// Closed connections, failed attempts and rejects, with their causes.
     pub(crate) close_stats: Arc<CloseStats>,
     /// Latency of messages by stage.
@@ -199,7 +185,6 @@ impl Ni {
                 link_state <- kernel::new_spinlock!(LinkState::default(), "Ni::link_state"),
                 broken: Atomic::new(false),
                 closed_counters <- ClosedCounters::new(),
-                in_use <- kernel::new_spinlock!(KVec::new(), "Ni::in_use"),
                 close_stats,
                 times,
                 retained_rx,
@@ -281,7 +266,7 @@ impl Ni {
     }
 
     /// Returns the current settings. Any context.
-    fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         Settings {
             conns_per_peer: self.lnet.conns_per_peer(),
             peer_credits: self.lnet.peer_credits(),
@@ -289,44 +274,6 @@ impl Ni {
             retry_count: self.lnet.retry_count(),
             rnr_retry_count: self.lnet.rnr_retry_count(),
         }
-    }
-
-    /// Returns the settings for a connection that is created now, which is not counted yet.
-    pub(crate) fn for_new_conn(&self) -> ConnSettings {
-        ConnSettings {
-            settings: self.settings(),
-            counted: Atomic::new(false),
-        }
-    }
-
-    /// Counts a connection with these settings while messages may use it. If memory is missing, the connection is not
-    /// counted. Process context.
-    pub(crate) fn count(&self, conn: &ConnSettings, is_usable: bool) {
-        let mut rows = self.in_use.lock();
-        if conn.counted.load(Relaxed) == is_usable {
-            return;
-        }
-        // INVARIANT: One more or one less in its row, which is there from the first connection to the last.
-        if let Some(row) = rows.iter_mut().find(|row| row.0 == conn.settings) {
-            row.1 = match is_usable {
-                true => row.1.saturating_add(1),
-                false => row.1.saturating_sub(1),
-            };
-        } else if !is_usable {
-            broken("a connection is counted off without a row")
-        } else if rows.push((conn.settings, 1), GFP_ATOMIC).is_err() {
-            return;
-        }
-        rows.retain(|row| row.1 > 0);
-        conn.counted.store(is_usable, Relaxed);
-    }
-
-    /// Returns how many connections were created with settings other than the current ones. Does not sleep.
-    pub(crate) fn older_conns(&self) -> u32 {
-        let now = self.settings();
-        let rows = self.in_use.lock();
-        let others = rows.iter().filter(|row| row.0 != now);
-        others.fold(0, |sum, row| sum.saturating_add(row.1))
     }
 
     /// Counts a new connection.

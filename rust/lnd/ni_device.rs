@@ -35,7 +35,6 @@ use kernel::{
 };
 
 use super::{
-    conn::Conn,
     debugfs::NiFiles,
     hca::Hca,
     listeners::Ifaces,

@@ -238,7 +238,7 @@ impl Lnd for O2ib {
     }
 
     fn older_conns(this: ArcBorrow<'_, NiDevice>) -> u32 {
-        this.ni.older_conns()
+        this.peers.older_conns()
     }
 
     fn close_conns(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {

@@ -131,7 +131,7 @@ impl Conn {
                 return self.ni.check_device();
             }
         }
-        if let Some(tos) = self.made_with.settings.tos {
+        if let Some(tos) = self.made_with.tos {
             id.set_tos(tos);
         }
         if let Err(e) = id.resolve_route(ROUTE_MS) {

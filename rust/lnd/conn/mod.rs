@@ -70,9 +70,9 @@ use super::{
     log::CloseReason,
     ni::{
         ConnGuard,
-        ConnSettings,
         Ni,
-        O2ib, //
+        O2ib,
+        Settings, //
     },
     peer::{
         HasConns,
@@ -432,7 +432,7 @@ pub(crate) struct Conn {
     /// The LNet half runs on the CPU that has handled the completion. A software provider handles completions in a work
     /// item on any CPU: the kernel would have to wake another CPU for the LNet half, but this CPU continues with it.
     near: bool,
-    made_with: ConnSettings,
+    made_with: Settings,
     /// Queues of its workers: shared by all connections of the device.
     queues: DeviceQueues,
     #[pin]
@@ -567,7 +567,7 @@ impl Conn {
                 index: Atomic::new(0),
                 cpu: work::online_cpu(cpu),
                 near,
-                made_with: ni.for_new_conn(),
+                made_with: ni.settings(),
                 queues,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 qp_events: [
@@ -599,6 +599,11 @@ impl Conn {
     /// Returns the path MTU in bytes, 0 if unknown.
     pub(crate) fn path_mtu(&self) -> u32 {
         self.with(|inner| inner.path.mtu).unwrap_or(0)
+    }
+
+    /// Returns whether it was created with these settings. Takes no lock.
+    pub(crate) fn has_settings(&self, settings: &Settings) -> bool {
+        self.made_with == *settings
     }
 
     /// Runs `f` under the connection lock.

@@ -187,11 +187,10 @@ impl Conn {
             }
             let mut msg = [0; CONN_MSG_LEN];
             self.handshake_message(depth, &mut msg)?;
-            let settings = &self.made_with.settings;
             let param = ConnParam {
                 private_data: &msg,
-                retry_count: settings.retry_count,
-                rnr_retry_count: settings.rnr_retry_count,
+                retry_count: self.made_with.retry_count,
+                rnr_retry_count: self.made_with.rnr_retry_count,
                 min_rnr_timer: MIN_RNR_TIMER,
             };
             let is_too_large = |path| hca.port_mtu().is_some_and(|port| path > port);
@@ -355,7 +354,6 @@ impl Conn {
             }
             inner.known
         });
-        self.ni.count(&self.made_with, true);
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
             inner.is_published = true;

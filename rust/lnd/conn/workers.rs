@@ -305,7 +305,6 @@ impl Conn {
     fn close(self: &Arc<Self>) {
         let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.up.is_none()));
         self.peer.closing(self, failed);
-        self.ni.count(&self.made_with, false);
         if cause.is_some_and(|cause| cause.has(Cause::IS_SILENT)) {
             // Dead connections are then found now, and not when a message is to be sent on each of them.
             self.peer.for_each_conn(|conn| conn.doubt(false));

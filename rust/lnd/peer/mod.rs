@@ -192,6 +192,18 @@ impl Peers {
         self.table.for_each(|peer| peer.for_each_conn(&mut f));
     }
 
+    /// Returns how many of the connections that messages may use were created with settings other than the current
+    /// ones. Does not sleep.
+    pub(crate) fn older_conns(&self) -> u32 {
+        let (now, mut older) = (self.ni.settings(), 0u32);
+        let is_older = |of: &&Listed| of.is_usable && !of.conn.has_settings(&now);
+        self.table.for_each(|peer| {
+            let n = peer.with(|inner| inner.conns.all.iter().filter(is_older).count());
+            older = older.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
+        });
+        older
+    }
+
     /// Returns the number of connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
         let parting = i32::try_from(self.lingering.len()).unwrap_or(0);
