@@ -236,6 +236,8 @@ pub struct PeerHistory {
     pub failed: u32,
     /// Both, by cause; each count stays at its maximum.
     ends: [u16; CAUSES.len()],
+    /// The peer did not answer the last attempt of this node.
+    pub is_silent: bool,
     /// The last cause.
     pub last: &'static str,
     /// Time of that in milliseconds since the epoch; 0 in an unused record.
@@ -249,6 +251,7 @@ impl PeerHistory {
         closed: 0,
         failed: 0,
         ends: [0; CAUSES.len()],
+        is_silent: false,
         last: "none",
         at_ms: 0,
     };
@@ -275,8 +278,15 @@ fn set_of(addr: u32, records: usize) -> Option<usize> {
 }
 
 /// Records in `records`, whose length is a multiple of [`WAYS`], that a connection of `addr` ended, or with `up` false
-/// an attempt.
-pub fn record(records: &mut [PeerHistory], addr: u32, up: bool, cause: Cause, at_ms: u64) {
+/// an attempt; of this node if `active`.
+pub fn record(
+    records: &mut [PeerHistory],
+    addr: u32,
+    active: bool,
+    up: bool,
+    cause: Cause,
+    at_ms: u64,
+) {
     let set = set_of(addr, records.len());
     let mut sets = records.chunks_exact_mut(WAYS);
     let set = set.and_then(|set| sets.nth(set)).unwrap_or_default();
@@ -300,6 +310,11 @@ pub fn record(records: &mut [PeerHistory], addr: u32, up: bool, cause: Cause, at
         *n = n.saturating_add(1);
     }
     place.last = cause.name();
+    // Any host may have sent a request that failed.
+    if active || up {
+        let unanswered = matches!(cause, Cause::ConnectTimeout | Cause::Unreachable);
+        place.is_silent = unanswered && !up;
+    }
     place.at_ms = at_ms.max(1);
 }
 
@@ -432,25 +447,25 @@ mod tests {
         let mut trail = CloseLog::new([].as_mut_slice());
         trail.note(closed(1));
         assert_eq!(trail.from(0), None);
-        record(&mut [], 1, true, Cause::PeerClosed, 1);
+        record(&mut [], 1, true, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&[], 1), None);
         let mut few = [PeerHistory::EMPTY; WAYS - 1];
-        record(&mut few, 1, true, Cause::PeerClosed, 1);
+        record(&mut few, 1, true, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&few, 1), None);
     }
 
     #[test]
     fn records_are_kept_by_peer() {
         let mut records = [PeerHistory::EMPTY; 4 * WAYS];
-        record(&mut records, 7, true, Cause::PeerClosed, 5);
-        record(&mut records, 7, false, Cause::Unreachable, 6);
-        record(&mut records, 8, true, Cause::Flushed, 7);
+        record(&mut records, 7, true, true, Cause::PeerClosed, 5);
+        record(&mut records, 7, true, false, Cause::Unreachable, 6);
+        record(&mut records, 8, true, true, Cause::Flushed, 7);
         let seven = recorded(&records, 7).unwrap_or(PeerHistory::EMPTY);
         assert_eq!(
             (seven.closed, seven.failed, seven.last, seven.at_ms),
             (1, 1, "Unreachable", 6)
         );
-        record(&mut records, 7, true, Cause::PeerClosed, 8);
+        record(&mut records, 7, true, true, Cause::PeerClosed, 8);
         let ends: [Option<(&str, u16)>; 3] = {
             let seven = recorded(&records, 7).unwrap_or(PeerHistory::EMPTY);
             let mut ends = seven.ends();
@@ -466,6 +481,24 @@ mod tests {
     }
 
     #[test]
+    fn unresponsive_peer_is_recorded_until_it_answers() {
+        let mut records = [PeerHistory::EMPTY; 4 * WAYS];
+        let mut is_silent = |active, up, cause| {
+            record(&mut records, 7, active, up, cause, 5);
+            recorded(&records, 7).is_some_and(|record| record.is_silent)
+        };
+        // A request in the name of the peer says nothing about it.
+        assert!(!is_silent(false, false, Cause::ConnectTimeout));
+        for cause in [Cause::ConnectTimeout, Cause::Unreachable] {
+            assert!(is_silent(true, false, cause));
+            assert!(is_silent(false, false, Cause::ConnectFailed));
+            assert!(!is_silent(true, false, Cause::Refused));
+            assert!(is_silent(true, false, cause));
+            assert!(!is_silent(false, true, Cause::TransportRetry));
+        }
+    }
+
+    #[test]
     fn the_oldest_record_of_a_set_makes_room() {
         let mut records = [PeerHistory::EMPTY; 4 * WAYS];
         let first = 1u32;
@@ -473,7 +506,7 @@ mod tests {
         let peers = [0u32, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| first.wrapping_add(n.wrapping_mul(4)));
         for (at, addr) in peers.iter().enumerate() {
             let at_ms = u64::try_from(at).unwrap_or(0).wrapping_add(1);
-            record(&mut records, *addr, true, Cause::PeerClosed, at_ms);
+            record(&mut records, *addr, true, true, Cause::PeerClosed, at_ms);
         }
         assert_eq!(recorded(&records, first), None);
         assert!(peers
@@ -481,7 +514,7 @@ mod tests {
             .skip(1)
             .all(|addr| recorded(&records, *addr).is_some()));
         for addr in 0..100_000 {
-            record(&mut records, addr, true, Cause::PeerClosed, 9);
+            record(&mut records, addr, true, true, Cause::PeerClosed, 9);
         }
     }
 

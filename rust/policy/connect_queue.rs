@@ -15,9 +15,6 @@
 //!
 //! Context: any; the caller holds the lock of the queue, and for a [`QueueState`] the lock of the peer.
 
-use core::ops::DerefMut;
-
-use super::addr_hash;
 use crate::proto::broken;
 
 /// Attempts in flight at a time on an NI. A peer with several connections may exceed it. Small enough that no attempt
@@ -34,15 +31,12 @@ pub const SILENT_AT_A_TIME: u32 = 12;
 /// several connections begins with one ([`super::reconnect`]), so a dead peer takes no more.
 pub const UNANSWERED_MS: u32 = 2000;
 
-/// Recommended number of buckets: with a thousand dead peers hardly one is forgotten.
-pub const QUIET: usize = 1024;
-
 /// Priority of a peer's attempt, the highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectPriority {
     /// The peer has no connection, and no failure of it is known.
     First,
-    /// The peer has no connection, and did not answer the last time.
+    /// The peer has no connection, and did not answer the last time ([`super::close_log::PeerHistory`]).
     Silent,
     /// The peer has a connection.
     More,
@@ -59,72 +53,22 @@ pub enum QueueState {
     Called,
 }
 
-/// Addresses of peers that did not answer, in one bucket; 0 is unused.
-pub type UnresponsiveBucket = [u32; 4];
-
 /// Attempts in flight, and numbers of peers that wait for their turn.
-pub struct ConnectQueue<B> {
+#[derive(Default)]
+pub struct ConnectQueue {
     /// Attempts in flight.
     all: u32,
     /// Attempts in flight for peers that did not answer the last time.
     silent: u32,
     /// Peers that wait, by [`ConnectPriority`].
     waiting: [u32; 3],
-    /// Peers that did not answer the last time: a peer object is gone with its last attempt. A peer whose bucket is
-    /// full replaces another peer there, which then counts as unknown again.
-    unanswered: B,
-    salt: u64,
 }
 
-impl<B: DerefMut<Target = [UnresponsiveBucket]>> ConnectQueue<B> {
-    /// Creates an empty queue with these buckets; `salt` is random.
-    pub fn new(unanswered: B, salt: u64) -> Self {
-        Self {
-            all: 0,
-            silent: 0,
-            waiting: [0; 3],
-            unanswered,
-            salt,
-        }
-    }
-
-    /// Returns the bucket of the peer with that address.
-    fn bucket(&mut self, addr: u32) -> Option<&mut UnresponsiveBucket> {
-        let at = addr_hash::index(addr, self.salt, self.unanswered.len());
-        self.unanswered.get_mut(at)
-    }
-
-    /// Returns whether the peer with that address did not answer the last time.
-    fn is_silent(&mut self, addr: u32) -> bool {
-        self.bucket(addr).is_some_and(|of| of.contains(&addr))
-    }
-
-    /// Records whether the peer with that address has answered.
-    pub fn note(&mut self, addr: u32, answered: bool) {
-        if let Some(bucket) = self.bucket(addr) {
-            let old = *bucket;
-            let others = old.into_iter().filter(|of| *of != addr && *of != 0);
-            // The newest is the first, so the oldest is replaced.
-            let mut quiet = (!answered).then_some(addr).into_iter().chain(others);
-            *bucket = core::array::from_fn(|_| quiet.next().unwrap_or(0));
-        }
-    }
-
-    /// Counts this number of attempts of the peer with that address, and returns their priority, if there is room and
-    /// no other peer goes before. Otherwise the peer waits. `more`: the peer has a connection. `state` is updated.
+impl ConnectQueue {
+    /// Counts this number of attempts of a peer with that priority, and returns true, if there is room and no other
+    /// peer goes before. Otherwise the peer waits. `state` is updated.
     #[must_use]
-    pub fn enter(
-        &mut self,
-        addr: u32,
-        attempts: u16,
-        state: &mut QueueState,
-        more: bool,
-    ) -> Option<ConnectPriority> {
-        let claim = match more {
-            true => ConnectPriority::More,
-            false if self.is_silent(addr) => ConnectPriority::Silent,
-            false => ConnectPriority::First,
-        };
+    pub fn enter(&mut self, claim: ConnectPriority, attempts: u16, state: &mut QueueState) -> bool {
         let is_called = *state == QueueState::Called;
         self.forget(state);
         let is_next = is_called || self.next().is_none_or(|next| next > claim);
@@ -133,13 +77,13 @@ impl<B: DerefMut<Target = [UnresponsiveBucket]>> ConnectQueue<B> {
             if claim == ConnectPriority::Silent {
                 self.silent = self.silent.saturating_add(attempts.into());
             }
-            return Some(claim);
+            return true;
         }
         *state = QueueState::Waits(claim);
         if let Some(n) = self.waiting.get_mut(claim as usize) {
             *n = n.saturating_add(1);
         }
-        None
+        false
     }
 
     /// Ends the wait of a peer for its turn.
@@ -224,36 +168,28 @@ mod tests {
         *, //
     };
 
-    type TestQueue<'a> = ConnectQueue<&'a mut [UnresponsiveBucket]>;
-
-    /// Returns a queue with these buckets.
-    fn queue(buckets: &mut [UnresponsiveBucket]) -> TestQueue<'_> {
-        ConnectQueue::new(buckets, 0x9e37_79b9_7f4a_7c15)
-    }
-
     /// Returns a queue in which all attempts are in flight.
-    fn busy() -> TestQueue<'static> {
-        let mut line = queue(&mut []);
-        let mut state = QueueState::Nowhere;
-        assert_eq!(line.enter(9, 16, &mut state, false), Some(First));
+    fn busy() -> ConnectQueue {
+        let mut line = ConnectQueue::default();
+        assert!(line.enter(First, 16, &mut QueueState::Nowhere));
         line
     }
 
     /// Ends all attempts of a queue that `busy` returned.
-    fn end_all(line: &mut TestQueue<'_>) {
+    fn end_all(line: &mut ConnectQueue) {
         (0..AT_A_TIME).for_each(|_| line.leave(First));
     }
 
-    /// Lets a peer that does not wait begin one attempt. Returns its priority. If the peer has to wait, it goes.
-    fn begins(line: &mut TestQueue<'_>, addr: u32) -> Option<ConnectPriority> {
+    /// Lets a peer that does not wait begin one attempt. Returns whether it does. If it has to wait, it goes.
+    fn begins(line: &mut ConnectQueue, claim: ConnectPriority) -> bool {
         let mut state = QueueState::Nowhere;
-        let claim = line.enter(addr, 1, &mut state, false);
+        let begins = line.enter(claim, 1, &mut state);
         line.forget(&mut state);
-        claim
+        begins
     }
 
     /// Calls a peer that waits.
-    fn call(line: &mut TestQueue<'_>, state: &mut QueueState) {
+    fn call(line: &mut ConnectQueue, state: &mut QueueState) {
         assert!(matches!(*state, QueueState::Waits(claim) if line.next() == Some(claim)));
         line.forget(state);
         *state = QueueState::Called;
@@ -261,56 +197,52 @@ mod tests {
 
     #[test]
     fn attempts_over_the_limit_wait() {
-        let mut line = queue(&mut []);
-        for addr in 1..=AT_A_TIME {
-            assert_eq!(begins(&mut line, addr), Some(First));
+        let mut line = ConnectQueue::default();
+        for _ in 0..AT_A_TIME {
+            assert!(begins(&mut line, First));
         }
         for mut state in [
             QueueState::Nowhere,
             QueueState::Called, //
         ] {
-            assert_eq!(line.enter(99, 1, &mut state, false), None);
+            assert!(!line.enter(First, 1, &mut state));
             assert_eq!(state, QueueState::Waits(First));
-            assert_eq!(line.enter(99, 1, &mut state, false), None);
+            assert!(!line.enter(First, 1, &mut state));
             assert_eq!(line.waiting, [1, 0, 0]);
             line.forget(&mut state);
         }
         assert_eq!((line.waiting, line.next()), ([0; 3], None));
         line.leave(First);
-        assert_eq!(begins(&mut line, 99), Some(First));
-        assert_eq!(begins(&mut line, 99), None);
+        assert!(begins(&mut line, First));
+        assert!(!begins(&mut line, First));
     }
 
     #[test]
     fn attempt_waits_behind_waiting_peers() {
         let mut line = busy();
         let [mut one, mut two] = [QueueState::Nowhere; 2];
-        for (addr, state) in [(1, &mut one), (2, &mut two)] {
-            assert_eq!(line.enter(addr, 1, state, false), None);
+        for state in [&mut one, &mut two] {
+            assert!(!line.enter(First, 1, state));
         }
         end_all(&mut line);
         // Neither another peer nor these begin before they are called.
-        assert_eq!(begins(&mut line, 3), None);
-        assert_eq!(line.enter(1, 1, &mut one, false), None);
+        assert!(!begins(&mut line, First));
+        assert!(!line.enter(First, 1, &mut one));
         call(&mut line, &mut one);
-        assert_eq!(line.enter(1, 1, &mut one, false), Some(First));
+        assert!(line.enter(First, 1, &mut one));
         assert_eq!(one, QueueState::Nowhere);
         // The last one needs no call, and then any peer may begin.
-        assert_eq!(line.enter(2, 1, &mut two, false), Some(First));
+        assert!(line.enter(First, 1, &mut two));
         assert_eq!((two, line.next()), (QueueState::Nowhere, None));
-        assert_eq!(begins(&mut line, 3), Some(First));
+        assert!(begins(&mut line, First));
     }
 
     #[test]
     fn additional_connections_begin_last() {
-        let mut buckets = [[0; 4]; 4];
-        let mut line = queue(&mut buckets);
-        line.note(2, false);
-        let mut state = QueueState::Nowhere;
-        assert_eq!(line.enter(9, 16, &mut state, false), Some(First));
+        let mut line = busy();
         let mut states = [QueueState::Nowhere; 3];
-        for ((addr, more), state) in [(1, true), (2, false), (3, false)].iter().zip(&mut states) {
-            assert_eq!(line.enter(*addr, 1, state, *more), None);
+        for (claim, state) in [More, Silent, First].into_iter().zip(&mut states) {
+            assert!(!line.enter(claim, 1, state));
         }
         end_all(&mut line);
         for (state, claim) in states.iter_mut().rev().zip([First, Silent, More]) {
@@ -324,20 +256,20 @@ mod tests {
     fn a_peer_that_loses_its_connection_waits_with_its_new_priority() {
         let mut line = busy();
         let mut state = QueueState::Nowhere;
-        assert_eq!(line.enter(1, 1, &mut state, true), None);
+        assert!(!line.enter(More, 1, &mut state));
         assert_eq!((state, line.waiting), (QueueState::Waits(More), [0, 0, 1]));
-        assert_eq!(line.enter(1, 1, &mut state, false), None);
+        assert!(!line.enter(First, 1, &mut state));
         assert_eq!((state, line.waiting), (QueueState::Waits(First), [1, 0, 0]));
     }
 
     /// Tests that a peer with several connections begins all of them, or none: the last may exceed the limit.
     #[test]
     fn several_begin_together() {
-        let mut line = queue(&mut []);
+        let mut line = ConnectQueue::default();
         for _ in 0..2 {
-            assert!(line.enter(1, 10, &mut QueueState::Nowhere, true).is_some());
+            assert!(line.enter(More, 10, &mut QueueState::Nowhere));
         }
-        assert_eq!(line.enter(1, 1, &mut QueueState::Called, true), None);
+        assert!(!line.enter(More, 1, &mut QueueState::Called));
         for _ in 0..4 {
             line.leave(More);
             assert!(!line.has_room(First));
@@ -348,18 +280,16 @@ mod tests {
 
     #[test]
     fn unresponsive_peers_leave_free_slots() {
-        let mut buckets = [[0; 4]; 64];
-        let mut line = queue(&mut buckets);
-        (1..=20).for_each(|addr| line.note(addr, false));
-        for addr in 1..=SILENT_AT_A_TIME {
-            assert_eq!(begins(&mut line, addr), Some(Silent));
+        let mut line = ConnectQueue::default();
+        for _ in 0..SILENT_AT_A_TIME {
+            assert!(begins(&mut line, Silent));
         }
         let mut state = QueueState::Called;
-        assert_eq!(line.enter(20, 1, &mut state, false), None);
+        assert!(!line.enter(Silent, 1, &mut state));
         // It is not its turn yet, and it does not delay the others.
         assert_eq!(line.next(), None);
-        for addr in 100..104 {
-            assert_eq!(begins(&mut line, addr), Some(First));
+        for _ in 0..4 {
+            assert!(begins(&mut line, First));
         }
         assert!(!line.has_room(More));
         // An attempt that ends makes room for its kind.
@@ -367,32 +297,7 @@ mod tests {
         assert!(!line.has_room(Silent) && line.has_room(More));
         line.leave(Silent);
         assert_eq!(line.next(), Some(Silent));
-        assert_eq!(line.enter(20, 1, &mut state, false), Some(Silent));
-    }
-
-    #[test]
-    fn unresponsive_peer_is_recorded_until_it_answers() {
-        let mut buckets = [[0; 4]; 64];
-        let mut line = queue(&mut buckets);
-        let rack = 0x0a00_0100..0x0a00_0140u32;
-        for addr in rack.clone() {
-            assert!(!line.is_silent(addr));
-            line.note(addr, false);
-            line.note(addr, false);
-        }
-        // No other peer is taken for one of them, and hardly one of them is forgotten.
-        assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| line.is_silent(addr)));
-        let known = rack.clone().filter(|addr| line.is_silent(*addr));
-        assert!(known.count() > 60);
-        for addr in rack {
-            line.note(addr, true);
-        }
-        assert!(line.unanswered.iter().flatten().all(|quiet| *quiet == 0));
-        // The newest of many is known.
-        for addr in 1..1000 {
-            line.note(addr, false);
-            assert!(line.is_silent(addr));
-        }
+        assert!(line.enter(Silent, 1, &mut state));
     }
 
     #[test]

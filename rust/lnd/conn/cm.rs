@@ -188,9 +188,6 @@ impl Conn {
     /// answer to its REP rejects it. That closes the connection like any other cause. The CM does not know it any more:
     /// the peer would not answer a DREQ, and none is sent.
     fn rejected(self: &Arc<Self>, reason: i32, private_data: &[u8]) {
-        if self.active {
-            self.peer.answers();
-        }
         let failures = self.peer.snapshot().failures;
         let mut guard = self.inner.lock();
         let inner = &mut *guard;

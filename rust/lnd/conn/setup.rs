@@ -130,7 +130,7 @@ impl Conn {
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
         let asked = match self.id() {
             Some(id) => {
-                self.peer.does_not_answer(self);
+                self.peer.end_turn(self);
                 id.resolve_addr(None, &dst, ms)
             }
             None => self.resolve_first(&dst, ms),

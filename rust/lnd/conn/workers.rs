@@ -166,10 +166,8 @@ impl WorkItem<TIMER> for Conn {
                     ms => {
                         this.rearm_timer(ms);
                         drop(guard);
-                        match this.holds_queue() {
-                            true => {}
-                            false if unasked => this.peer.end_turn(&this),
-                            false => this.peer.does_not_answer(&this),
+                        if !this.holds_queue() {
+                            this.peer.end_turn(&this);
                         }
                         if state == State::Accepting && !unasked {
                             // It may never continue: no attempt of this node waits for it.

@@ -110,19 +110,6 @@ impl Peer {
         }
     }
 
-    /// Ends the turn because the peer has not answered.
-    pub(crate) fn does_not_answer(&self, conn: &Conn) {
-        if let Some(claim) = conn.end_turn() {
-            self.peers.line.lock().note(self.nid.addr(), false);
-            self.peers.leave_line(claim);
-        }
-    }
-
-    /// Records that the peer has answered a request of this node, with any answer, or has connected by itself.
-    pub(crate) fn answers(&self) {
-        self.peers.line.lock().note(self.nid.addr(), true);
-    }
-
     /// Calls the peer if it waits with the priority whose turn it is. Returns false if it does not, or no longer wants
     /// the turn.
     fn call(self: &Arc<Self>) -> bool {
@@ -358,10 +345,17 @@ impl PeerInner {
     /// Counts this number of attempts, and returns their turn, if they may begin now. Otherwise the peer waits in the
     /// queue.
     pub(super) fn begin(&mut self, peer: &Peer, attempts: u16) -> Option<ConnectPriority> {
-        let more = self.policy.has_conns();
+        let claim = match self.policy.has_conns() {
+            true => ConnectPriority::More,
+            false if peer.ni.close_stats.of(peer.nid).is_silent => ConnectPriority::Silent,
+            false => ConnectPriority::First,
+        };
         let mut line = peer.peers.line.lock();
-        let turn = line.enter(peer.nid.addr(), attempts, &mut self.turn, more)?;
+        if !line.enter(claim, attempts, &mut self.turn) {
+            return None;
+        }
+        drop(line);
         self.policy.begin(attempts);
-        Some(turn)
+        Some(claim)
     }
 }

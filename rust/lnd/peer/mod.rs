@@ -38,9 +38,7 @@ use crate::{
         connect_queue::{
             ConnectPriority,
             ConnectQueue,
-            QueueState,
-            UnresponsiveBucket,
-            QUIET, //
+            QueueState, //
         },
         liveness,
         reconnect::{
@@ -54,7 +52,6 @@ use crate::{
         nid::Nid, //
     },
     rdma::{
-        random,
         rcu_map::{
             MapWalk,
             RcuMap, //
@@ -104,7 +101,7 @@ pub(crate) struct Peers {
     pub(crate) lingering: LingeringConns<Conn>,
     /// Attempts in flight, and numbers of peers that wait for their turn to connect.
     #[pin]
-    line: SpinLock<ConnectQueue<KVec<UnresponsiveBucket>>>,
+    line: SpinLock<ConnectQueue>,
     /// Position behind the peer whose turn came last.
     #[pin]
     turn_walk: SpinLock<MapWalk>,
@@ -119,14 +116,12 @@ impl Peers {
     /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = RcuMap::new()?;
-        let quiet = KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?;
-        let line = ConnectQueue::new(quiet, random::u64());
         Arc::pin_init(
             pin_init!(Self {
                 ni,
                 table,
                 lingering <- LingeringConns::new(),
-                line <- kernel::new_spinlock!(line, "Peers::line"),
+                line <- kernel::new_spinlock!(ConnectQueue::default(), "Peers::line"),
                 turn_walk <- kernel::new_spinlock!(MapWalk::START, "Peers::turn_walk"),
                 peer_walk <- kernel::new_mutex!(WalkPos::START, "Peers::peer_walk"),
                 conn_walk <- kernel::new_mutex!(WalkPos::START, "Peers::conn_walk"),

@@ -397,9 +397,6 @@ impl Peer {
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
-        if conn.is_active() || conn.is_confirmed() {
-            self.answers();
-        }
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;

@@ -3,7 +3,8 @@
 //! Closed connections, failed attempts and rejects of an NI, for debugfs: the memory of [`crate::policy::close_log`],
 //! its lock and its clock.
 //!
-//! Context: process. The lock nests inside no other lock and is held only briefly: readers copy one event at a time.
+//! Context: process. The lock nests inside the lock of a peer, and is held only briefly: readers copy one event at a
+//! time.
 
 use kernel::{
     prelude::*,
@@ -178,7 +179,7 @@ impl CloseStats {
         };
         let mut inner = self.inner.lock();
         inner.count(what, cause.number(), 1);
-        close_log::record(&mut inner.records, peer.addr(), up, cause, at_ms);
+        close_log::record(&mut inner.records, peer.addr(), active, up, cause, at_ms);
         inner.ends.note(event)
     }
 
