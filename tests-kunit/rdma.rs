@@ -366,7 +366,7 @@ fn listen(port: u16, side: Option<Arc<Side>>) -> Result<(Arc<Acceptor>, Listener
         GFP_KERNEL,
     )?;
     let listener = Listener::bind(NetNs::init()?, &Addr::v4(RIGHT, port), acceptor.clone())?;
-    listener.start(8)?;
+    listener.start()?;
 
     check(listener.device().is_some() && listener.port() == 1)?;
 

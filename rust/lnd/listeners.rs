@@ -84,7 +84,6 @@ use crate::{
             parse_connreq,
             CmSource,
             ConnReq,
-            NiView,
             PeerVerdict, //
         },
         nid::Nid,
@@ -112,9 +111,6 @@ use crate::{
 
 /// NI as LNet knows it.
 type LnetNi = <O2ib as Lnd>::Ni;
-
-/// Number of requests that may wait for the check; 0 is the default of the CM.
-const BACKLOG: i32 = 0;
 
 /// NI that has a device, or is about to get one.
 struct IfaceEntry {
@@ -277,7 +273,7 @@ impl Ifaces {
         for user in self.users(iface) {
             user.bind_device(&hca)?;
         }
-        listener.start(BACKLOG).map_err(cannot_listen)?;
+        listener.start().map_err(cannot_listen)?;
         Ok(BoundAddr { hca, listener })
     }
 
@@ -415,15 +411,6 @@ fn now_ms() -> u64 {
     Timestamp::now().ns() / 1_000_000
 }
 
-/// Findings about a request while it is checked, for the answer and the counters.
-#[derive(Default)]
-struct Findings {
-    src: Option<Nid>,
-    ni: Option<Arc<Ni>>,
-    /// The NI as the request was checked against it: the reject carries its depth.
-    view: Option<NiView>,
-}
-
 impl Iface {
     /// Creates an address that is on no device yet. May sleep.
     fn new(ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
@@ -462,16 +449,16 @@ impl Iface {
     }
 
     /// Checks a request that came from `from`. Returns the connection object for an accepted request. `Err(None)`: no
-    /// answer and no record. Not over TCP.
+    /// answer and no record. Not over TCP. Sets the peer and the NI as soon as they are known.
     fn validate(
         &self,
         req: &ConnRequest<'_>,
         from: &CmSource,
-        findings: &mut Findings,
+        (src, ni): (&mut Option<Nid>, &mut Option<Arc<Ni>>),
     ) -> Result<Arc<Conn>, Option<Why>> {
         let privileged = params::require_privileged_port();
         let asked = parse_connreq(req.private_data(), from, privileged)?;
-        findings.src = Some(asked.src);
+        *src = Some(asked.src);
         let list = self.ifaces.list.lock();
         let is_asked = |user: &&Arc<LnetNi>| user.ni.nid == asked.dst;
         let user = self.users(&list).find(is_asked).cloned();
@@ -479,9 +466,9 @@ impl Iface {
         drop(list);
         // LNet may be about to delete the NI.
         let user = user.filter(|user| user.ni.is_listed());
-        findings.ni = user.as_ref().map(|user| user.ni.clone());
-        findings.view = findings.ni.as_ref().map(|ni| ni.view());
-        let known = check_ni(&asked, findings.view.as_ref(), ready, from)?;
+        *ni = user.as_ref().map(|user| user.ni.clone());
+        let view = ni.as_ref().map(|ni| ni.view());
+        let known = check_ni(&asked, view.as_ref(), ready, from)?;
         let Some(peers) = user.as_ref().map(|user| &user.peers) else {
             return Err(Why::NoSuchNi(asked.dst).into());
         };
@@ -567,15 +554,15 @@ impl ListenHandler for Iface {
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
         let _nofs = NofsScope::enter();
-        let mut findings = Findings::default();
         let addr = req.dst_addr();
         let from = CmSource {
             addr: addr.and_then(|a| a.ip_v4()),
             port: addr.map_or(u16::MAX, |a| a.port()),
             gid: req.roce_gid(),
         };
-        let result = self.validate(req, &from, &mut findings);
-        let Findings { src, ni, view } = findings;
+        let (mut src, mut ni) = (None, None);
+        let result = self.validate(req, &from, (&mut src, &mut ni));
+        let view = ni.as_ref().map(|ni| ni.view());
         match result {
             Ok(conn) => {
                 let taken = req

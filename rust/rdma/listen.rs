@@ -221,12 +221,14 @@ impl<L: ListenHandler> Listener<L> {
         Ok(this)
     }
 
-    /// Starts to listen; up to `backlog` requests wait on iWARP, 0 for the default. May sleep.
+    /// Starts to listen. May sleep.
     ///
     /// # Errors
     ///
     /// `EINVAL` if it listens already, `EADDRINUSE`, `ENOMEM`.
-    pub(crate) fn start(&self, backlog: i32) -> Result {
+    pub(crate) fn start(&self) -> Result {
+        // On iWARP, the CM's default number of requests waits.
+        let backlog = 0;
         // SAFETY: By the type invariant.
         to_result(unsafe { bindings::ro2ib_cm_listen(self.id.as_ptr(), backlog) })
     }
