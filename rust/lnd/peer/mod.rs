@@ -164,21 +164,18 @@ impl Peers {
     /// Returns peer number `index`.
     pub(crate) fn peer_at(&self, index: u32) -> Option<Arc<Peer>> {
         let mut pos = self.peer_walk.lock();
-        pos.find(index, |pos| self.table.next(&mut pos.walk))
+        pos.find(&self.table, index, |peer, at| match at {
+            0 => Ok(peer.clone()),
+            _ => Err(1),
+        })
     }
 
     /// Returns connection number `index`.
     pub(crate) fn conn_at(&self, index: u32) -> Option<Arc<Conn>> {
         let mut pos = self.conn_walk.lock();
-        pos.find(index, |pos| loop {
-            if let Some((nid, at)) = pos.peer {
-                let conn = self.table.get(nid.addr()).and_then(|peer| peer.conn_at(at));
-                if conn.is_some() {
-                    pos.peer = Some((nid, at.saturating_add(1)));
-                    return conn;
-                }
-            }
-            pos.peer = Some((self.table.next(&mut pos.walk)?.nid, 0));
+        pos.find(&self.table, index, |peer, at| {
+            let conn = usize::try_from(at).ok().and_then(|at| peer.conn_at(at));
+            conn.ok_or_else(|| peer.with(|inner| inner.objects()))
         })
     }
 
@@ -220,37 +217,39 @@ impl Peers {
 /// until there is none. A walk that began at the first peer for each number would take a minute with ten thousand
 /// peers, so the walk continues from its last position. Administrators that list at the same time disturb each other:
 /// then a walk begins at the first peer.
-#[derive(Clone, Copy)]
 struct WalkPos {
-    /// Number of the next peer or connection.
-    next: u32,
+    /// Number of the next peer, or of its first connection.
+    first: u32,
     walk: MapWalk,
-    /// For connections: the peer whose connections are listed, and how many of them were listed.
-    peer: Option<(Nid, usize)>,
 }
 
 impl WalkPos {
     const START: Self = Self {
-        next: 0,
+        first: 0,
         walk: MapWalk::START,
-        peer: None,
     };
 
-    /// Returns the item `index` of the sequence that `step` produces. Continues from the current position if that is
-    /// not behind `index`.
-    fn find<T>(&mut self, index: u32, mut step: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
-        if index < self.next {
+    /// Returns item `index` of the peers. `item` returns an item of one peer by number, otherwise how many it has.
+    /// Continues from the current position if that is not behind `index`.
+    fn find<T>(
+        &mut self,
+        peers: &RcuMap<Peer>,
+        index: u32,
+        item: impl Fn(&Arc<Peer>, u32) -> Result<T, u16>,
+    ) -> Option<T> {
+        // Peers that were passed without a connection may have one now.
+        if index == 0 || index < self.first {
             *self = Self::START;
         }
-        while let Some(found) = step(self) {
-            let at = self.next;
-            self.next = at.saturating_add(1);
-            if at == index {
-                return Some(found);
+        loop {
+            let mut walk = self.walk;
+            let peer = peers.next(&mut walk)?;
+            match item(&peer, index.saturating_sub(self.first)) {
+                Ok(found) => return Some(found),
+                Err(items) => self.first = self.first.saturating_add(items.into()),
             }
+            self.walk = walk;
         }
-        *self = Self::START;
-        None
     }
 }
 
