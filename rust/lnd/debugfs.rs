@@ -97,10 +97,12 @@ impl Show for Peers {
 
 fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let ni = &all.ni;
-    let (mut peers, mut waiting) = (0usize, 0usize);
+    let (mut peers, mut waiting, mut retained) = (0usize, 0usize, 0u32);
     all.table.for_each(|peer| {
+        let peer = peer.snapshot();
         peers = peers.saturating_add(1);
-        waiting = waiting.saturating_add(peer.snapshot().waiting);
+        waiting = waiting.saturating_add(peer.waiting);
+        retained = retained.saturating_add(peer.retained);
     });
     // The port is queried for the next reader: firmware may hang, and must not block readers.
     ni.check_device();
@@ -132,12 +134,11 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )?;
     writeln!(
         f,
-        " regions={} max_regions={} regions_moved={} bad_pkeys={} retained={} health={}",
+        " regions={} max_regions={} regions_moved={} bad_pkeys={} retained={retained} health={}",
         regions.allocated,
         regions.limit,
         regions.moved,
         hca.map_or(0, |hca| hca.bad_pkeys.load(Relaxed)),
-        ni.retained_rx.all(),
         // Until there is another device, the health of the last one is still stored.
         hca.map_or("ok", |_| ni.device_health()),
     )
