@@ -3,9 +3,6 @@
 //! Addresses that NIs listen on, the RDMA devices behind them, and the check of connection requests. NIs with the same
 //! address (networks `o2ib` and `o2ib1` on one interface) share a listener, because a port can be bound only once.
 //!
-//! An address may move to another device. Then the address gets another listener and another
-//! protection domain, and all NIs with this address follow at once; see [`Ifaces::follow_address`].
-//!
 //! Requests are checked in the CM's workqueue under the listener's handler mutex, so that all other requests wait.
 //! Therefore [`Iface`] only checks the request ([`crate::proto::handshake`]) and creates a small object. The
 //! connection's control worker creates queue pair and buffers, and accepts the request, or rejects it if that fails.

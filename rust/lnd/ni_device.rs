@@ -8,10 +8,6 @@
 //! The CM reports a removal with an event on every id, and waits until all ids are destroyed. The RDMA core then waits
 //! until the device has no user. So the NI releases everything: listener, connections, protection domain.
 //!
-//! If the address moves to another device, the old one may stay or be removed later: it is free when the last
-//! connection on it is released. The same happens if only the hardware address changes, because then the CM ends the
-//! connections.
-//!
 //! A second work item queries the port. A device that hangs does not answer, and the address of the NI may move away
 //! from that device meanwhile.
 //!

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lifetime of a CM id after its connection.
-//!
-//! A DREQ can get lost. The CM repeats it until the peer answers, but only while the id exists. So the id remains
-//! alone, until the peer has answered, the device is removed, or the time is over.
+//! Lifetime of a CM id after its connection (Documentation/architecture.md, "Close").
 //!
 //! Without a route to the peer nothing is sent at all: a CM message without a route puts the queue pair that rxe uses
 //! for such messages into the error state, permanently, and no node can be connected any more. Freeing an id also sends

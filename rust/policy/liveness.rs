@@ -3,8 +3,7 @@
 //! Liveness probe of a silent peer that owes an answer.
 //!
 //! The probe is a NOOP, and the transport's acknowledgement is the reply: if there is none, the transport's retries end
-//! the connection, long before a deadline. The time until a dead peer is noticed is [`ProbeInterval`] and those
-//! retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
+//! the connection, long before a deadline (Documentation/operators.md has the times).
 //!
 //! After a probe that the transport acknowledges but the peer does not answer, probes are rare: a slow peer has two
 //! buffers for NOOPs, which must not be filled while it is held up.

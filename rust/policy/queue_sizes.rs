@@ -46,9 +46,8 @@ const PEERS_LEAST: u32 = 8;
 /// Smallest number of gather elements of a WRITE that can be configured, if the device has them.
 const GATHER_LEAST: u32 = 16;
 
-/// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has. 1 MiB in pages of 4 KiB
-/// needs 9 WRITEs with 30 elements, 12 with 23, 17 with 16. With 23 the send queue takes half of the memory on mlx5
-/// (tests/adapter_queue_memory.rs); `wrq_sge=23` sets that.
+/// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has
+/// (tests/adapter_queue_memory.rs).
 const GATHER: u32 = 30;
 
 /// Largest number of gather elements that can be configured.

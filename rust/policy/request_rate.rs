@@ -48,11 +48,8 @@ pub const REFUSALS: Rates = Rates {
 
 /// Requests that are accepted (H44), in units of [`timer_units`]. Each request costs a queue pair for a while. When the
 /// connection is closed, the CM keeps a timer for twice the packet life time that the request states: up to 2.3 hours.
-/// The rates keep the number of these timers below a million, whatever the requests state.
-///
-/// One address may connect 512 times at once and ten times a second in the long run. All addresses together have
-/// room for three storms of ten thousand clients with four connections each, and for a thousand connections a
-/// second in the long run.
+/// The rates keep the number of these timers below a million, whatever the requests state. All addresses together have
+/// room for three storms of ten thousand clients with four connections each.
 pub const TAKEN: Rates = Rates {
     burst: 163_840,
     ms: 1,

@@ -9,10 +9,6 @@
 //! after a hundred seconds. So these are resent even if they were posted: the peer's LNet drops a second one, because
 //! the first has used up the MD that it names.
 //!
-//! A GET_REQ is not resent: LNet has created the reply already, and would have to create another one, which it does not
-//! (2.17). Nor is a message that has waited for as long as a message may: its sender would wait for the same time
-//! again.
-//!
 //! Context: any.
 
 use crate::proto::{
