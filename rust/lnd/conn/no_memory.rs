@@ -109,6 +109,11 @@ impl Conn {
         self.with(|inner| inner.is_retry())
     }
 
+    /// Returns whether regions are being added.
+    pub(super) fn adds_regions(&self) -> bool {
+        self.with(|inner| inner.wanted_regions > 0)
+    }
+
     /// Returns why no region is idle. One transfer of the retry fails for each region that could not be added.
     #[cold]
     pub(super) fn no_region(&self) -> NotReady {
@@ -200,6 +205,9 @@ impl Conn {
             }
             inner.wanted_regions = inner.wanted_regions.max(1);
             self.kick(Worker::QueuePair);
+        } else {
+            // A region is tried again once there is memory.
+            inner.add_failed = None;
         }
         self.retry_soon();
     }
@@ -209,16 +217,18 @@ impl Conn {
     pub(super) fn add_regions(self: &Arc<Self>) {
         let next = |inner: &mut Inner| {
             let waiting = inner.waiting_requests.len() + inner.waiting_msgs.len();
-            inner.wanted_regions = inner.wanted_regions.min(waiting).checked_sub(1)?;
-            inner.qp().filter(|_| inner.state.is_up())
+            inner.wanted_regions = inner.wanted_regions.min(waiting);
+            let wanted = inner.wanted_regions > 0 && inner.state.is_up();
+            inner.qp().filter(|_| wanted)
         };
         while let Some(qp) = self.with(next) {
             let added = qp.add_mr();
             self.with(|inner| {
                 inner.add_failed = added.err();
-                if added.is_err() {
-                    inner.wanted_regions = 0;
-                }
+                inner.wanted_regions = match added {
+                    Ok(()) => inner.wanted_regions.saturating_sub(1),
+                    Err(_) => 0,
+                };
             });
             work::mod_delayed::<Self, SHORTAGE>(self.clone(), 0);
         }

@@ -533,8 +533,8 @@ impl Conn {
             Err(e) => return Err((Some(msg), e.into())),
         };
         // To map pages is expensive, and a transfer that waits for a region asks again and again.
-        if !qp.has_idle_mr() {
-            return Err((Some(msg), self.no_region()));
+        if !qp.has_idle_mr() && self.adds_regions() {
+            return Err((Some(msg), NotReady::NoneIdle));
         }
         let made = msg.map(req, device, Direction::FromDevice);
         let owner = self.mapped(made, pages.is_gpu())?;
