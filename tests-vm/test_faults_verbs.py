@@ -11,7 +11,7 @@ import time
 import pytest
 from faults import SLOW, Inject, Ledger, Load, module_range
 from nodes import until
-from test_close_under_load import NIDS, both  # noqa: F401
+from test_close_under_load import CONNS, DEBUGFS, NIDS, both  # noqa: F401
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.
@@ -57,6 +57,14 @@ def clean_traffic(node):
     node.traffic(A, op="mix", size=1000, count=20, from_=B)
 
 
+def reopen(node):
+    """Deletes and adds each NI that is closed because its device refused the work requests of several connections."""
+    for nid, device in zip(NIDS, ("veth0", "veth1"), strict=True):
+        if "health=refuses" in node.guest.check(f"cat {DEBUGFS}/{nid}"):
+            node.ni_del(nid)
+            node.ni_add(interface=device, conns_per_peer=CONNS)
+
+
 def fail_call(node, function, code, seconds, record_property):
     """Fails every 5th call (a few), then all calls for a while."""
     total = {}
@@ -73,6 +81,7 @@ def fail_call(node, function, code, seconds, record_property):
                         node.ctl(f"conn close any from={A}", ok=False)
                     time.sleep(0.2)
                 fired += times - inject.left()
+            reopen(node)
             answer(node)
     for load in (one, two):
         for k, v in load.result().items():
