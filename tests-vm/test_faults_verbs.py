@@ -117,6 +117,8 @@ def test_shortage_waits(both):  # noqa: F811
     ledger = Ledger(node)
     answer(node)
     for call, code, op in (("ro2ib_dma_map_sgt", errno.EIO, "put-ack"), ("ro2ib_map_mr_sg", errno.ENOMEM, "get")):
+        # The first transfers of each connection wait for a memory region, and what they lack afterwards is not counted.
+        node.traffic(B, op=op, size=65536, count=4 * CONNS, from_=A)
         before, short = health(node), no_memory(node)
         with Inject(node, call, -code, times=1) as inject:
             node.traffic(B, op=op, size=65536, count=8, conc=1, from_=A)

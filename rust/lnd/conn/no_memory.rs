@@ -125,7 +125,8 @@ impl Conn {
     }
 
     /// Counts a shortage of memory, unless the connection is closed: once for each message or request, however often it
-    /// is retried. The wait for a region is no shortage. Returns false if the connection is closed.
+    /// is retried. The wait for a region is no shortage, and one that the retry finds after it is not counted. Returns
+    /// false if the connection is closed.
     pub(super) fn count_shortage(&self, why: &NotReady) -> bool {
         let (up, counts) = self.with(|inner| {
             let up = inner.state.is_up();
