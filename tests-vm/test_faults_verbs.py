@@ -57,12 +57,12 @@ def clean_traffic(node):
     node.traffic(A, op="mix", size=1000, count=20, from_=B)
 
 
-def reopen(node):
+def reopen(node, conns=CONNS):
     """Deletes and adds each NI that is closed because its device refused the work requests of several connections."""
     for nid, device in zip(NIDS, ("veth0", "veth1"), strict=True):
         if "health=refuses" in node.guest.check(f"cat {DEBUGFS}/{nid}"):
             node.ni_del(nid)
-            node.ni_add(interface=device, conns_per_peer=CONNS)
+            node.ni_add(interface=device, conns_per_peer=conns)
 
 
 def fail_call(node, function, code, seconds, record_property):
