@@ -97,12 +97,10 @@ impl Show for Peers {
 
 fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let ni = &all.ni;
-    let (mut peers, mut waiting, mut retained) = (0usize, 0usize, 0u32);
+    let (mut peers, mut waiting) = (0usize, 0usize);
     all.table.for_each(|peer| {
-        let peer = peer.snapshot();
         peers = peers.saturating_add(1);
-        waiting = waiting.saturating_add(peer.waiting);
-        retained = retained.saturating_add(peer.retained);
+        waiting = waiting.saturating_add(peer.snapshot().waiting);
     });
     // The port is queried for the next reader: firmware may hang, and must not block readers.
     ni.check_device();
@@ -134,11 +132,12 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )?;
     writeln!(
         f,
-        " regions={} max_regions={} regions_moved={} bad_pkeys={} retained={retained} health={}",
+        " regions={} max_regions={} regions_moved={} bad_pkeys={} retained={} health={}",
         regions.allocated,
         regions.limit,
         regions.moved,
         hca.map_or(0, |hca| hca.bad_pkeys.load(Relaxed)),
+        ni.retained_rx.all(),
         // Until there is another device, the health of the last one is still stored.
         hca.map_or("ok", |_| ni.device_health()),
     )

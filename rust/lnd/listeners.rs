@@ -482,8 +482,7 @@ impl Iface {
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Why::Denied.into());
         }
-        let known_peer = peers.table.get(asked.src.addr());
-        if known_peer.is_some_and(|peer| peer.retains_too_many()) {
+        if peers.ni.retained_rx.are_too_many(asked.src) {
             return Err(Why::TooMany.into());
         }
         let units = timer_units(req.packet_life_time());

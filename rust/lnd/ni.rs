@@ -39,6 +39,7 @@ use crate::{
         StartError, //
     },
     policy::{
+        addr_hash,
         link_state::{
             LinkState,
             SendPolicy, //
@@ -65,6 +66,7 @@ use crate::{
             Relaxed,
             Release, //
         },
+        random,
         sync::Completion, //
     }, //
 };
@@ -73,6 +75,16 @@ use crate::{
 const CONNECT_TIMEOUT_MIN: u32 = 5;
 /// Time in milliseconds that a message may wait beyond the time of one attempt.
 const PENDING_GRACE_MS: u32 = 10_000;
+
+/// Number of counts of a table: in a cluster of ten thousand nodes some twenty share one.
+const PARTS: usize = 512;
+
+/// Retained requests of the addresses that share a count, from which on they get no new connection: those of sixteen
+/// connections with the largest queue depth, all retained.
+const MOST: u32 = 4096;
+
+// An honest peer may lose that many connections while LNet is stuck.
+const _: () = assert!(16 * 255 < MOST);
 
 /// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
 pub(crate) enum O2ib {}
@@ -127,6 +139,8 @@ pub(crate) struct Ni {
     pub(crate) close_stats: Arc<CloseStats>,
     /// Latency of messages by stage.
     pub(crate) times: LatencyStats,
+    /// Received buffers that LNet retains from closed connections.
+    pub(crate) retained_rx: RetainedRx,
     stopping: Atomic<bool>,
     started: Timestamp,
     /// Number of live connections, plus one until shutdown.
@@ -155,6 +169,7 @@ impl Ni {
         let nid = Nid::from_raw(cfg.nid());
         let close_stats = CloseStats::new(Some(nid)).map_err(no_memory)?;
         let times = LatencyStats::new().map_err(no_memory)?;
+        let retained_rx = RetainedRx::new().map_err(no_memory)?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
@@ -172,6 +187,7 @@ impl Ni {
                 closed_counters <- ClosedCounters::new(),
                 close_stats,
                 times,
+                retained_rx,
                 stopping: Atomic::new(false),
                 started: Timestamp::now(),
                 live: Atomic::new(1),
@@ -375,5 +391,62 @@ impl Ni {
     /// Returns whether outgoing messages carry a checksum.
     pub(crate) fn cksum(&self) -> bool {
         params::cksum()
+    }
+}
+
+/// Counts of the requests of closed connections of an NI that LNet retains, by the address of the peer. Any context.
+///
+/// The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
+/// that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
+/// addresses share a count ([`addr_hash`]): an address is excluded only if both of its counts are too large, and it
+/// hardly ever shares both with a hostile address.
+pub(crate) struct RetainedRx {
+    /// Two tables of [`PARTS`], one behind the other.
+    counts: KVec<Atomic<u32>>,
+    salts: [u64; 2],
+}
+
+impl RetainedRx {
+    /// Creates counts of zero. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        let mut counts = KVec::with_capacity(2 * PARTS, GFP_KERNEL)?;
+        for _ in 0..2 * PARTS {
+            counts.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        let salts = [random::u64(), random::u64()];
+        Ok(Self { counts, salts })
+    }
+
+    fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
+        let tables = self.counts.chunks(PARTS).zip(self.salts);
+        tables.filter_map(move |(table, salt)| {
+            table.get(addr_hash::index(nid.addr(), salt, table.len()))
+        })
+    }
+
+    /// Counts `n` requests that LNet retains from a closed connection with `nid`.
+    pub(crate) fn left(&self, nid: Nid, n: u16) {
+        for count in self.of(nid) {
+            count.fetch_add(n.into(), Relaxed);
+        }
+    }
+
+    /// Counts a request that LNet has returned.
+    pub(crate) fn returned(&self, nid: Nid) {
+        for count in self.of(nid) {
+            // The request was counted before.
+            count.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Returns whether `nid` gets no connection until LNet returns some requests.
+    pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
+        self.of(nid).all(|count| count.load(Relaxed) >= MOST)
+    }
+
+    /// Returns the number of all retained requests.
+    pub(crate) fn all(&self) -> u32 {
+        let counts = self.counts.iter().take(PARTS);
+        counts.fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
     }
 }

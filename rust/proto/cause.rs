@@ -161,7 +161,7 @@ causes! {
     /// send to that peer; it reaches others.
     Denied, EIO, RemoteDropped, Operator, [IS_OURS | IS_WANTED | DISCREDITS_RX],
         "denied by the parameter access";
-    /// LNet keeps too many requests of earlier connections of the peer (`rust/lnd/peer/mod.rs`). Our
+    /// LNet keeps too many requests of earlier connections of the peer (`rust/lnd/ni.rs`). Our
     /// NI has no part in it: LNet reaches other peers over it.
     Backlog, EBUSY, RemoteDropped, Us, [IS_OURS],
         "LNet retains too many requests of earlier connections";

@@ -596,7 +596,7 @@ impl Conn {
     pub(super) fn rx_returned(&self, rx: KBox<Rx<Self>>) {
         drop(rx);
         if self.with(|inner| inner.rx_queue.returned_late()) {
-            self.peer.returned();
+            self.ni.retained_rx.returned(self.nid());
         }
     }
 

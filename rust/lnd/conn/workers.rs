@@ -410,7 +410,9 @@ impl Conn {
         let (hca, txs) = self.with(|inner| {
             inner.rx_queue.detach();
             inner.waiting_requests.for_each(|(rx, ..)| rx.detach());
-            self.peer.retains(inner.rx_queue.count_retained());
+            self.ni
+                .retained_rx
+                .left(self.peer.nid, inner.rx_queue.count_retained());
             // Those since the queue pair was released.
             let counts = core::mem::take(&mut inner.counts);
             self.ni.closed_counters.add(&counts, inner.list);

@@ -18,7 +18,8 @@
 //!
 //! The attempts that the queue counts are the attempts of this node that the policies of the peers have counted
 //! ([`crate::policy::reconnect::ReconnectState::begin`]) and that have not ended their turn
-//! (`Conn::end_turn`). Each attempt keeps the priority that it was counted with, and is counted off with it.
+//! ([`Conn::end_turn`](super::Conn::end_turn)). Each attempt keeps the priority that it was counted with, and is counted off with
+//! it.
 
 use kernel::{
     prelude::*,
@@ -186,7 +187,7 @@ impl Peer {
         known.depth = known.depth.min(depth);
         let made = if !self.ni.lnet.allows(self.nid.raw()) {
             Err(Cause::Denied)
-        } else if self.retains_too_many() {
+        } else if self.ni.retained_rx.are_too_many(self.nid) {
             Err(Cause::Backlog)
         } else {
             self.open(Some(turn), known).map_err(|e| {

@@ -3,7 +3,7 @@
 //! Peer: the remote node, its connections, and the messages that wait for one.
 //!
 //! A peer is in its NI's table from the first message or accepted request until it has no connection, no attempt and no
-//! retry, and LNet retains no request of it. [`crate::policy::reconnect`] decides about attempts.
+//! retry. [`crate::policy::reconnect`] decides about attempts.
 //!
 //! Messages that wait keep their order. The blocking worker of a new connection hands them over, the sender of a new
 //! message, or a retry ([`send`]). Meanwhile other new messages use the connection directly: LNet relies on no order.
@@ -52,11 +52,6 @@ use crate::{
         nid::Nid, //
     },
     rdma::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
         rcu_map::{
             MapWalk,
             RcuMap, //
@@ -74,10 +69,6 @@ mod send;
 /// Ids of the delayed works: the retry, and the timeout of waiting messages.
 const RETRY: u64 = 1;
 const PENDING: u64 = 2;
-
-/// Retained requests of a peer from which on it gets no new connection: those of sixteen connections with the largest
-/// queue depth, all retained. An honest peer may lose that many connections while LNet is stuck.
-const RETAINED_MAX: u32 = 4096;
 
 /// Milliseconds between two checks of messages that wait for the link to come up.
 const RECHECK_MS: u32 = 1000;
@@ -295,7 +286,6 @@ pub(crate) struct PeerSnapshot {
     pub(crate) usable: usize,
     pub(crate) waiting: usize,
     pub(crate) waited_ms: i64,
-    pub(crate) retained: u32,
     pub(crate) failures: u32,
     /// Time of the next attempt, on the NI's clock; `None` if none is due.
     pub(crate) retry_at_ms: Option<u64>,
@@ -307,10 +297,6 @@ pub(crate) struct Peer {
     /// The set of peers that has this peer.
     pub(crate) peers: Arc<Peers>,
     pub(crate) nid: Nid,
-    /// Received requests of closed connections that LNet retains. The credits of a connection limit how many LNet
-    /// retains of it. A new connection has new credits, so a peer that reconnects again and again could use up all
-    /// memory (H41).
-    retained: Atomic<u32>,
     #[pin]
     inner: SpinLock<PeerInner>,
     #[pin]
@@ -348,7 +334,6 @@ impl Peer {
                 ni: ni.clone(),
                 peers: peers.clone(),
                 nid,
-                retained: Atomic::new(0),
                 inner <- kernel::new_spinlock!(inner, "Peer::inner"),
                 retry <- kernel::new_delayed_work!("Peer::retry"),
                 pending_timer <- kernel::new_delayed_work!("Peer::pending_timer"),
@@ -387,7 +372,6 @@ impl Peer {
             conns: inner.objects(),
             usable: inner.conns.usable(),
             waiting: inner.pending.len(),
-            retained: self.retained.load(Relaxed),
             waited_ms: inner.pending.waited_ms(),
             failures: inner.policy.failures,
             retry_at_ms: inner.policy.is_due().then_some(inner.retry_ms),
@@ -456,24 +440,6 @@ impl Peer {
         waiting.fail(&self.ni, self.ni.way(|way| way.why()));
     }
 
-    /// Counts `n` requests that LNet retains from a connection that closes, and that the peer still lists.
-    pub(crate) fn retains(&self, n: u16) {
-        self.retained.fetch_add(n.into(), Relaxed);
-    }
-
-    /// Counts a request that LNet has returned. Any context.
-    pub(crate) fn returned(self: &Arc<Self>) {
-        if self.retained.fetch_sub(1, Full) == 1 {
-            // The retry, unless it is armed already, forgets the peer if nothing is due.
-            let _ = work::queue_delayed::<Self, RETRY>(self.clone(), 0);
-        }
-    }
-
-    /// Returns whether the peer gets no connection until LNet returns some requests.
-    pub(crate) fn retains_too_many(&self) -> bool {
-        self.retained.load(Relaxed) >= RETAINED_MAX
-    }
-
     /// Cancels the retry, and forgets an idle peer: messages do not wait for another attempt.
     fn drop_retry(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| inner.policy.cancel_retry());
@@ -487,28 +453,25 @@ impl Peer {
         }
     }
 
-    /// Fails the messages that still wait if the peer has no connection and no attempt, and takes it from its table
-    /// unless LNet retains requests. While messages are handed over, nothing happens, because they may come back.
+    /// Takes the peer from its table if it has no connection and no attempt, and fails the messages that still wait.
+    /// While messages are handed over, the peer stays, because they may come back.
     /// `asked`: this node had requested a connection or had one, so LNet is notified that the peer is down if the cause
     /// blames the peer. May sleep, because LNet may send another message from inside when a message is finalized.
     fn forget(self: &Arc<Self>, cause: Option<Cause>, asked: bool) {
-        let (waiting, heard_ms, last_cause, gone) = {
+        let (waiting, heard_ms, last_cause) = {
             let mut guard = self.inner.lock();
             let inner = &mut *guard;
             let is_used = !inner.policy.idle() || inner.flushing || inner.conns.len() > 0;
             if is_used || inner.gone {
                 return;
             }
-            inner.gone = self.retained.load(Relaxed) == 0;
+            inner.gone = true;
             self.peers.line.lock().forget(&mut inner.turn);
-            let last_cause = inner.last_cause.take();
-            (inner.pending.take(), inner.heard_ms, last_cause, inner.gone)
+            (inner.pending.take(), inner.heard_ms, inner.last_cause)
         };
-        if gone {
-            let _ = work::cancel::<Self, PENDING>(self);
-            let _ = work::cancel::<Self, RETRY>(self);
-            self.peers.remove(self);
-        }
+        let _ = work::cancel::<Self, PENDING>(self);
+        let _ = work::cancel::<Self, RETRY>(self);
+        self.peers.remove(self);
         let cause = cause.or(last_cause).unwrap_or(Cause::PeerClosed);
         if !waiting.is_empty() {
             log::gave_up(self.nid, waiting.len(), cause);
