@@ -1121,6 +1121,13 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize_late(_msg: *mut lnet_msg, _status: 
     violation("a message is dropped without a cause");
 }
 
+/// Returns the number of messages that LNet did not let the driver resend.
+pub fn not_resent() -> usize {
+    // SAFETY: Messages stay until the world ends.
+    let refused = |msg: &&*mut Msg| unsafe { (***msg).refused };
+    w().lnet.msgs.iter().filter(refused).count()
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_prepare_resend(
     msg: *mut lnet_msg,
