@@ -30,6 +30,7 @@ use crate::{
         SendRequest, //
     },
     proto::{
+        broken,
         cause::Cause,
         conn_state::Worker, //
     },
@@ -226,10 +227,12 @@ impl Conn {
             let added = qp.add_mr();
             self.with(|inner| {
                 inner.add_failed = added.err();
-                inner.wanted_regions = match added {
-                    Ok(()) => inner.wanted_regions.saturating_sub(1),
-                    Err(_) => 0,
-                };
+                // Only this function lowers the number.
+                let left = inner.wanted_regions.checked_sub(1);
+                let left = left.unwrap_or_else(|| {
+                    broken("a memory region was added without a request for one")
+                });
+                inner.wanted_regions = if added.is_ok() { left } else { 0 };
             });
             work::mod_delayed::<Self, SHORTAGE>(self.clone(), 0);
         }
