@@ -573,6 +573,15 @@ def test_a_kernel_without_rdma_modules(both, tmp_path):
     assert status == 1 and not lines and not any("does not fit" in line for line in err), (lines, err)
     assert (both.root / "dev/kmsg").read_text().startswith(f"<4>{says}")
     assert not (both.root / "run/ro2iblnd-switch.why").exists()
+
+
+def test_the_headers_of_a_kernel_alone(both):
+    """Checks a build host or an image, in which only the modules for the kernel are installed."""
+    assert both.run("ro2iblnd")[0] == 0
+    shutil.rmtree(both.modules / "kernel")
+    depmod(both.root)
+    status, _, err = both.run("status")
+    assert status == 0 and "RDMA" not in err, err
     # Modules that are built into the kernel need no files.
     (both.modules / "modules.builtin").write_text("kernel/drivers/infiniband/core/rdma_cm.ko\n")
     assert both.run("status")[0] == 0
