@@ -322,7 +322,7 @@ def guests(options):
         # Files whose completions were polled in a softirq run without it, and the others with it.
         good, bad = pytest("guests-others", options, "--polled", "others", *[f"tests-vm/{name}.py" for name in POLLED])
         passed, failed = passed + good, failed + bad
-        what = [f"tests-vm/test_{name}.py" for name in ("traffic", "lifecycle", "flow_credits")]
+        what = [f"tests-vm/test_{name}.py" for name in ("traffic", "lifecycle")]
         for device in DEVICES.keys() - {"rxe"}:
             good, bad = pytest(f"guests-{device}", options, "--device", device, *what)
             passed, failed = passed + good, failed + bad

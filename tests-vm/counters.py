@@ -7,7 +7,7 @@ import re
 import time
 
 import vm
-from nodes import until
+from nodes import tell_kind, until
 
 DEBUGFS = "/sys/kernel/debug/ro2iblnd"
 FAIL = "/sys/kernel/debug"
@@ -139,6 +139,7 @@ def failing(node, function, times=-1, errno=ENOMEM):
         yield lambda: int(node.guest.check(f"cat {FAIL}/fail_function/times"))
     finally:
         node.guest.check(f"echo 0 >{FAIL}/fail_function/probability; echo '!{function}' >{FAIL}/fail_function/inject")
+        tell_kind(node.guest)
 
 
 def _text(node, module):

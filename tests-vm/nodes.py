@@ -14,6 +14,16 @@ CTL = "/sys/kernel/debug/lnet_lite"
 HARDWARE, SOFTIRQ = "ro2ib_as_hardware", "ro2ib_in_softirq"
 TELL = """set -e; cd /sys/kernel/debug/fail_function; echo >inject; echo {0} >inject
 echo 1 >{0}/retval; echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
+
+
+def tell_kind(guest):
+    """Tells the loaded driver that the guest's device is hardware, or to poll completions in a softirq, if the guest is
+    so. Returns the status of the command."""
+    if guest.hardware or guest.softirq:
+        return guest.run(TELL.format(HARDWARE if guest.hardware else SOFTIRQ))[0]
+    return 0
+
+
 # Longest wait of a test in seconds. It is far beyond the time of any step: a test fails because an event does not
 # happen, not because the machine is slow.
 PATIENCE = 240
@@ -114,8 +124,7 @@ class Node:
         if self.baseline is None:
             self.baseline = self.resources()
         self.guest.check(f"insmod /files/lnet_lite.ko {lite} && insmod /files/ro2iblnd.ko {lnd}", PATIENCE)
-        if self.guest.hardware or self.guest.softirq:
-            self.guest.check(TELL.format(HARDWARE if self.guest.hardware else SOFTIRQ))
+        assert tell_kind(self.guest) == 0
         self.loaded = True
 
     def ni_add(self, net="o2ib", interface="eth0", **tunables):

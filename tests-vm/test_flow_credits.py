@@ -12,8 +12,8 @@ from nodes import until, up
 pytestmark = pytest.mark.long
 
 # Settings for each depth: peer_credits at both ends, and how many queue pairs the active end fails to get (each failure
-# halves its next try).
-DEPTHS = {1: (8, 3), 2: (8, 2), 8: (8, 0), 255: (255, 0)}
+# takes a quarter of the depth).
+DEPTHS = {1: (8, 5), 2: (8, 4), 8: (8, 0), 255: (255, 0)}
 
 
 def connect(a, b, depth):
