@@ -8,7 +8,7 @@ import os
 import re
 import time
 
-from nodes import PATIENCE, until
+from nodes import PATIENCE, tell_kind, until
 
 # The debug kernel finds bugs, and its times do not count.
 SLOW = 6 if os.environ.get("KERNEL_FLAVOR") in ("debug", "kcsan") else 1
@@ -153,7 +153,7 @@ class Ledger:
         close_all(*nodes)
         self.before = [kinds(n) for n in nodes]
 
-    def check(self, timeout=30):
+    def check(self, timeout=60 * SLOW):
         """Closes everything. Nothing may be left."""
         close_all(*self.nodes)
 
@@ -276,6 +276,7 @@ class Inject:
     def __exit__(self, *_exc):
         if self.guest.alive():
             self.guest.check(f"echo '!{self.function}' > {INJECT}/inject; echo 0 > {INJECT}/probability")
+            tell_kind(self.guest)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ One guest with two links and an NI on each: a fault hits both sides.
 """
 
 import errno
+import functools
 import re
 import time
 
@@ -42,14 +43,18 @@ COLD = {
 SITES = [(f, e) for table in (HOT, COLD) for f, errs in table.items() for e in errs]
 
 
-def answer(node, limit=40 * SLOW):
-    """Waits until pings work in both directions."""
+def answer(node, limit=40 * SLOW, reopened=0):
+    """Waits until pings work in both directions. With `reopened` connections per peer, deletes and adds each NI that is
+    closed because its device refused the work requests of several connections: the last of these may still be ending.
+    """
+
+    def answers(mine, other):
+        if reopened:
+            reopen(node, reopened)
+        return node.ctl(f"ping {other} from={mine} timeout=5", ok=False)["rc"] == 0
+
     for mine, other in ((A, B), (B, A)):
-        until(
-            lambda m=mine, o=other: node.ctl(f"ping {o} from={m} timeout=5", ok=False)["rc"] == 0,
-            f"answer from {other}",
-            limit,
-        )
+        until(functools.partial(answers, mine, other), f"answer from {other}", limit)
 
 
 def clean_traffic(node):
@@ -57,8 +62,8 @@ def clean_traffic(node):
     node.traffic(A, op="mix", size=1000, count=20, from_=B)
 
 
-def reopen(node, conns=CONNS):
-    """Deletes and adds each NI that is closed because its device refused the work requests of several connections."""
+def reopen(node, conns):
+    """Deletes and adds each NI that is closed because its device refused work requests."""
     for nid, device in zip(NIDS, ("veth0", "veth1"), strict=True):
         if "health=refuses" in node.guest.check(f"cat {DEBUGFS}/{nid}"):
             node.ni_del(nid)
@@ -81,8 +86,7 @@ def fail_call(node, function, code, seconds, record_property):
                         node.ctl(f"conn close any from={A}", ok=False)
                     time.sleep(0.2)
                 fired += times - inject.left()
-            reopen(node)
-            answer(node)
+            answer(node, reopened=CONNS)
     for load in (one, two):
         for k, v in load.result().items():
             total[k] = total.get(k, 0) + v

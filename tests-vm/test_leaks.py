@@ -14,7 +14,7 @@ from faults import SLOW, Inject, objects
 from nodes import Node, until
 from test_close_under_load import NIDS, run
 from test_faults_cm import report
-from test_faults_verbs import answer, reopen
+from test_faults_verbs import answer
 
 pytestmark = [
     pytest.mark.long,
@@ -72,8 +72,7 @@ def test_kmemleak(boot, record_property):
                     node.ctl(f"traffic to={other} from={mine} op=mix size=65536 count=8 timeout=20", ok=False)
                     node.ctl(f"peer del {other} from={mine}", ok=False)
             done.append(f"{call} {FAILURES - inject.left()}")
-        reopen(node, conns=2)
-        answer(node)
+        answer(node, reopened=2)
     guest.check("rdma link delete rxe0")
     until(lambda: not objects(node), "device gone", 60 * SLOW)
     guest.check("rdma link add rxe0 type rxe netdev veth0")
