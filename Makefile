@@ -153,9 +153,9 @@ test-debug:
 test-kcsan:
 	@mkdir -p .kcsan
 	@$(call copy,.kcsan)
-	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan KUNIT_TESTS=1 modules
+	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan KUNIT_TESTS=1 TEST_MODULES=1 modules
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
-		-k 'not memory and not fit and not hundred and not 100 and not under_way' \
+		-k 'not fit and not 100_cycles and not finish_before' \
 		tests-vm/test_kcsan_works.py tests-vm/test_traffic.py tests-vm/test_lifecycle.py \
 		tests-vm/test_debugfs.py tests-vm/test_link_flap.py tests-vm/test_close_under_load.py \
 		tests-vm/test_faults_device.py $(TESTS)
