@@ -338,8 +338,7 @@ def test_tools_and_one_liners():
         a.ctl(f"conn close {b.nid}")
         b.ni_del()
         b.ni_add(net="o2ib5", peer_credits=8)
-        a.ni_add(net="o2ib5", peer_credits=8)
-        b.ctl(f"ping {a.nid} timeout=5", ok=False)
+        b.ctl(f"ping {a.address}@o2ib5 timeout=5", ok=False)
         time.sleep(12)
         a.guest.check("killall -INT bpftrace")
         for job in jobs:
@@ -350,6 +349,7 @@ def test_tools_and_one_liners():
         assert f"@us[{b.nid}, answer]" in slow and f"@us[{b.nid}, wire]" in slow, slow
         assert re.search(rf"@ms\[{b.nid}, PUT_REQ, answer\]: count \d+, average \d+, total \d{{3,}}", where), where
         assert re.search(rf"{b.nid} conn \d+ qpn \d+: AdminClose by operator \(-\)", closes), closes
+        assert f"{b.address}@o2ib5 refused: NoSuchNi" in closes, closes
         assert re.search(rf"@messages\[{b.nid}, IMMEDIATE\]: \d+", receives), receives
         for node in (a, b):
             node.unload()
