@@ -386,8 +386,8 @@ PARTS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--long", action="store_true", help="the long guest tests and the long searches too")
-    parser.add_argument("--only", action="append", choices=PARTS, help="this part, and no other (may be repeated)")
+    parser.add_argument("--long", action="store_true", help="also run the long tests of guests and the long searches")
+    parser.add_argument("--only", action="append", choices=PARTS, help="run only this part (may be repeated)")
     options = parser.parse_args()
     os.makedirs(LOGS, exist_ok=True)
     for number in signal.SIGTERM, signal.SIGHUP:

@@ -82,19 +82,19 @@ def main():
     parser.add_argument(
         "--built",
         default=os.environ.get("RO2IBLND_MODULES", os.path.dirname(HERE)),
-        help="where ro2iblnd.ko is, built against that tree (or RO2IBLND_MODULES=)",
+        help="folder of ro2iblnd.ko, built against that tree (or RO2IBLND_MODULES=)",
     )
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--seconds", type=int, default=2, help="per cell")
     parser.add_argument("--vcpus", type=int, default=1, help="per guest")
     parser.add_argument("--options", default="", help="for lnetctl net add, both drivers")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="cells whose name has this in it")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="run the cells whose name contains PATTERN")
     parser.add_argument("--count", action="store_true", help="executed instructions per message")
-    parser.add_argument("--lines", action="store_true", help="with --count: cache lines that move from one CPU of a guest to another, too")
-    parser.add_argument("--storm", action="store_true", help="executed instructions per connection that is made, and closed")
-    parser.add_argument("--latency", action="store_true", help="how long one takes: percentiles")
-    parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count, --storm: the N most expensive functions, too")
-    parser.add_argument("--json", metavar="FILE", help="with --count, --storm: all that was counted")
+    parser.add_argument("--lines", action="store_true", help="with --count: also cache lines that move between CPUs of a guest")
+    parser.add_argument("--storm", action="store_true", help="executed instructions per connection")
+    parser.add_argument("--latency", action="store_true", help="percentiles of the latency of a message")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count, --storm: N functions, by cost")
+    parser.add_argument("--json", metavar="FILE", help="with --count, --storm: write all counts to the file")
     args = parser.parse_args()
     if not args.lustre:
         parser.error("no LUSTRE=/path/to/built/tree")
