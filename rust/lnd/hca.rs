@@ -50,7 +50,7 @@ use crate::{
 };
 
 /// Number of mappings of each kind that are reserved for a shortage of memory, which is the number of transfers that
-/// can go on at a time then. All peers of an interface share them, because one mapping takes 8 KiB; a peer holds no
+/// can go on at a time then. All peers of an interface share them, because one mapping takes 16 KiB; a peer holds no
 /// more of them than are free.
 const RESERVED_MAPS: usize = 8;
 
