@@ -303,7 +303,7 @@ impl Conn {
         self.step(ConnEvent::EarlyTraffic);
     }
 
-    /// Models `QpHandler::recv_done`.
+    /// Models `CompletionReceiver::received`.
     pub fn recv_done(&mut self, posted: &mut Vec<(Side, u8, Msg)>) -> Result<(), Fault> {
         let Some(msg) = self.inbox.pop_front() else {
             return Ok(());
@@ -485,7 +485,7 @@ impl Conn {
         self.give_back(how)?;
         let slots = if op == Op::PutNak { 1 } else { 2 };
         if !self.submit(op, slots, transfer, &mut w.posted)? {
-            // `submit_or_fail`: the peer does not know the key.
+            // `Conn::not_answered`: the peer does not know the key.
             self.step(ConnEvent::Fail(Cause::Flushed));
             finalize(at, transfer.tag, w);
         }

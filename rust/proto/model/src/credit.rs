@@ -406,9 +406,9 @@ fn ours(
             };
             submit(o, op, slots, transfer(0))?;
         }
-        // `QpHandler::recv_done`
+        // `CompletionReceiver::received`
         Step::Deliver(_) => o.received(message.ok_or("no message")?)?,
-        // `QpHandler::sends_done`
+        // `CompletionReceiver::sent`
         Step::Complete(_) => o.complete()?,
         // `recv.rs`, first half: the buffer goes back
         Step::Take(_, at, want) => {
@@ -433,7 +433,7 @@ fn ours(
             half.corked = true;
             return Ok(());
         }
-        // second half: `Conn::submit_or_fail` or `Conn::tell`
+        // second half: `Conn::answer` or `Conn::answer_status`
         Step::Answer(_, at) => {
             let (op, transfer) = half.owed.remove(at);
             let slots = match op {

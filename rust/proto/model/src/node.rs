@@ -253,7 +253,7 @@ impl Node {
         Ok(())
     }
 
-    /// Models `Peer::forget_if_idle`.
+    /// Models `Peer::forget`.
     fn forget_if_idle(&mut self, w: &mut World) {
         let Some(peer) = &mut self.peer else {
             return;
@@ -404,7 +404,7 @@ impl Node {
                 };
                 w.cm[other(side)].push_back((hs, msg));
             }
-            // `Conn::speak`
+            // `STEPS` of `conn/workers.rs`
             Actions::SPEAK if self.mute => {}
             Actions::SPEAK => return conn.pump_probe(true, &mut w.posted),
             // `Conn::publish`

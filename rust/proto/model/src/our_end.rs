@@ -158,7 +158,7 @@ impl Ours {
         self.txs.get(index).ok_or_else(|| "no such slot".into())
     }
 
-    /// Models `Link::post_recvs`.
+    /// Models `QpHandle::post_recvs`.
     fn post_recvs(&mut self) {
         self.posted += std::mem::take(&mut self.unposted);
     }
@@ -295,7 +295,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `QpHandler::sends_done`: the next completion, which also retires the unsignalled ones before
+    /// Models `CompletionReceiver::sent`: the next completion, which also retires the unsignalled ones before
     /// it. Without the pump behind it.
     pub fn complete(&mut self) -> Result<(), Fault> {
         while let Some(work) = self.retire(Ok(()))? {
@@ -391,7 +391,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Models `wire::give_back`.
+    /// Models `Inner::give_back`.
     pub fn give_back(&mut self, how: Repost) -> Result<(), Fault> {
         self.unposted += 1;
         if how == Repost::ForAnswer {
