@@ -1398,6 +1398,18 @@ fn unbound_id() -> Result {
     check(Qp::create(&id, on, 0, &CONFIG, side).err() == Some(ENODEV))
 }
 
+/// Checks that an event that the driver does not know is none of those that it handles.
+fn unknown_event() -> Result {
+    let raw = bindings::ro2ib_cm_event {
+        event: u32::MAX,
+        ..Default::default()
+    };
+    // SAFETY: It has no private data.
+    let event = unsafe { CmEvent::from_raw(&raw) };
+
+    check(matches!(event, CmEvent::Other))
+}
+
 /// Checks that a count of too many users saturates, so that no user is ever the last one.
 fn users_saturate() -> Result {
     let users = Refcount::new(1);
@@ -1483,6 +1495,11 @@ mod tests {
     #[test]
     fn takes_no_id_of_another_device() -> Result {
         unbound_id()
+    }
+
+    #[test]
+    fn unknown_cm_event_is_no_other_event() -> Result {
+        unknown_event()
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl<'a> CmEvent<'a> {
     /// # Safety
     ///
     /// `raw.private_data` is valid for `'a`, for as many bytes as `raw` says.
-    pub(super) unsafe fn from_raw(raw: &bindings::ro2ib_cm_event) -> Self {
+    pub(crate) unsafe fn from_raw(raw: &bindings::ro2ib_cm_event) -> Self {
         // SAFETY: Guaranteed by the caller.
         let private_data: &'a [u8] = unsafe { private_data(raw) };
 
