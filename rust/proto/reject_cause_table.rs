@@ -96,9 +96,6 @@ macro_rules! reject_causes {
             NoResources(value: i32), NO_RESOURCES,
                 "cannot create the connection ({value})",
                 "no memory, or no device resources, here";
-            AcceptFailed, FATAL,
-                "accept failed",
-                "accepting failed";
             /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]).
             Denied, FATAL,
                 "denied by the parameter access",
