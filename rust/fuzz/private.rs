@@ -27,9 +27,9 @@ use ro2iblnd_proto::{
     nid::Nid,
     reject::{
         react_to_reject,
-        Reaction,
         Reject,
-        RejectCause, //
+        RejectCause,
+        RetryWhy, //
     },
     wire::Identity, //
 };
@@ -142,8 +142,10 @@ fn refused(known: &Known<'_>, private: &[u8]) {
         n => i32::from(n - 128),
     };
     match react_to_reject(reason, private, &asked) {
-        Reaction::Retry(_, next) => assert!(next.depth <= asked.depth && next.frags <= asked.frags),
-        Reaction::Fail(why) => {
+        Ok(RetryWhy::SmallerDepth(depth)) => assert!(depth < asked.depth),
+        Ok(RetryWhy::FewerFrags(frags)) => assert!(frags < asked.frags),
+        Ok(_) => {}
+        Err(why) => {
             let _ = why.to_string();
         }
     }

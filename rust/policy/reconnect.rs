@@ -11,11 +11,12 @@
 
 use crate::proto::{
     broken,
-    constants::RACES_MAX,
+    constants::{
+        PeerParams,
+        RACES_MAX, //
+    },
     reject::RetryWhy, //
 };
-
-pub use crate::proto::constants::PeerParams;
 
 /// Longest pause between two attempts, in milliseconds.
 pub const BACKOFF_MAX_MS: u32 = 10_000;
@@ -46,15 +47,6 @@ const LIVES_MS: u64 = 1000;
 /// Number of such short-lived connections in a row after which the pause no longer grows. The pause is then at most 1.6
 /// s.
 const STILLBORN_MAX: u32 = 6;
-
-/// Reject that invites another request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryReject {
-    /// Reason of the reject.
-    pub why: RetryWhy,
-    /// Parameters to ask for.
-    pub known: PeerParams,
-}
 
 /// Attempts and connections of a peer, counted; none by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -223,12 +215,12 @@ impl ReconnectState {
         self.slow |= self.passive > 0;
     }
 
-    /// Counts an attempt that became a connection. Only the incarnation in `known` is remembered.
+    /// Counts an attempt that became a connection, to the incarnation `stamp` of the peer.
     ///
     /// If this node began the attempt when there was no connection, the others follow, even if a connection of the peer
     /// was established first. If this is the only connection now, but there were others when the attempt began, the
     /// peer may be closing all its connections: then there is a pause.
-    pub fn established(&mut self, active: bool, known: PeerParams) {
+    pub fn established(&mut self, active: bool, stamp: u64) {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
@@ -239,7 +231,7 @@ impl ReconnectState {
         self.slow &= self.passive > 0;
         // The connection replaces the retry that was due for the first one.
         self.due &= active || !alone;
-        self.known.stamp = known.stamp;
+        self.known.stamp = stamp;
         self.failures = 0;
         self.lost = 0;
         self.recall = false;
@@ -323,25 +315,15 @@ impl ReconnectState {
         conns_per_peer.saturating_sub(there)
     }
 
-    /// Learns from a reject what to ask for next. Only the parameter that the reject is about changes, because the rest
-    /// of `invited` is a copy of the request, and may be outdated. While there is a connection, its incarnation is
-    /// better knowledge of the peer than the reject's. Its queue depth is not: each connection has the depth that was
-    /// right when it was made.
-    pub fn learnt(&mut self, invited: RetryReject) {
-        let PeerParams {
-            stamp,
-            depth,
-            frags,
-        } = invited.known;
-        match invited.why {
-            RetryWhy::SmallerDepth => self.known.depth = self.known.depth.min(depth),
-            RetryWhy::FewerFrags => self.known.frags = self.known.frags.min(frags),
-            RetryWhy::Stale if self.conns == 0 => self.known.stamp = stamp,
-            RetryWhy::Stale
-            | RetryWhy::StaleQp
-            | RetryWhy::Race
-            | RetryWhy::Early
-            | RetryWhy::Unsaid => {}
+    /// Learns from a reject what to ask for next. While there is a connection, its incarnation is better knowledge of
+    /// the peer than the reject's. Its queue depth is not: each connection has the depth that was right when it was
+    /// made.
+    fn learn(&mut self, why: RetryWhy) {
+        match why {
+            RetryWhy::SmallerDepth(depth) => self.known.depth = self.known.depth.min(depth),
+            RetryWhy::FewerFrags(frags) => self.known.frags = self.known.frags.min(frags),
+            RetryWhy::Stale(stamp) if self.conns == 0 => self.known.stamp = stamp,
+            _ => {}
         }
     }
 
@@ -359,6 +341,9 @@ impl ReconnectState {
         waiting: bool,
         random: u32,
     ) -> Option<u32> {
+        if let Some(why) = why {
+            self.learn(why);
+        }
         if active {
             if !self.first {
                 self.pause = BackOff::Failed;
@@ -479,12 +464,12 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(conns, 7), (conns > 1).then_some(0));
         let more = retry(&mut p, false, conns);
         assert_eq!(more, conns.saturating_sub(1));
         for _ in 0..more {
-            p.established(true, known);
+            p.established(true, known.stamp);
         }
         p
     }
@@ -566,7 +551,7 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(retry(&mut p, false, 2), 1);
         p.closed(false);
@@ -587,7 +572,7 @@ mod tests {
         let mut paused = 0_u32;
         for times in 0..20 {
             assert!(start(&mut p));
-            p.established(true, known);
+            p.established(true, known.stamp);
             p.closed(false);
             match p.ended(3, true, true, u32::MAX - 1) {
                 // The first time may be an accident.
@@ -605,11 +590,11 @@ mod tests {
         // A connection that lived, or was closed here on purpose, resets the count.
         for (lived_ms, bad) in [(LIVES_MS, true), (3, false)] {
             assert!(start(&mut p));
-            p.established(true, known);
+            p.established(true, known.stamp);
             p.closed(false);
             assert_eq!(p.ended(lived_ms, bad, true, 7), None);
             assert!(start(&mut p));
-            p.established(true, known);
+            p.established(true, known.stamp);
             p.closed(false);
             assert_eq!(p.ended(3, true, true, 7), None);
         }
@@ -635,15 +620,15 @@ mod tests {
             assert_eq!(p.more(4, 7), None);
         }
         let known = p.known;
-        p.established(true, known);
+        p.established(true, known.stamp);
         // Failed attempts are repeated, in whatever order they ended.
         assert!(p.more(4, 7).is_some_and(|ms| ms > 0));
         assert!(!start(&mut p));
         assert_eq!(retry(&mut p, false, 4), 1);
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), Some(0));
         assert_eq!(retry(&mut p, false, 4), 1);
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), None);
         for _ in 0..3 {
             assert!(!closed(&mut p));
@@ -664,11 +649,11 @@ mod tests {
         // After a closed link or a pause it is one attempt, too.
         assert!(p.hold());
         assert_eq!(retry(&mut p, true, 4), 1);
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), Some(0));
         assert_eq!(retry(&mut p, false, 4), 3);
         for _ in 0..3 {
-            p.established(true, known);
+            p.established(true, known.stamp);
             assert_eq!(p.more(4, 7), None);
         }
         // All are gone, and the peer connects: it asks for as many as it wants.
@@ -676,7 +661,7 @@ mod tests {
             p.closed(false);
         }
         p.accepting();
-        p.established(false, known);
+        p.established(false, known.stamp);
         assert_eq!(p.more(4, 7), None);
     }
 
@@ -687,10 +672,10 @@ mod tests {
         for good in [true, false] {
             assert!(start(&mut p));
             p.accepting();
-            p.established(true, known);
+            p.established(true, known.stamp);
             assert_eq!(p.more(4, 7), None);
             if good {
-                p.established(false, known);
+                p.established(false, known.stamp);
             } else {
                 assert_eq!(
                     failed(&mut p, false, None, false, 7),
@@ -700,7 +685,7 @@ mod tests {
             assert_eq!(p.more(4, 7), Some(0));
             assert_eq!(retry(&mut p, false, 4), if good { 2 } else { 3 });
             for _ in 0..if good { 2 } else { 3 } {
-                p.established(true, known);
+                p.established(true, known.stamp);
             }
             for _ in 0..4 {
                 p.closed(false);
@@ -710,25 +695,25 @@ mod tests {
         let mut p = peer();
         assert!(start(&mut p));
         p.accepting();
-        p.established(false, known);
+        p.established(false, known.stamp);
         assert_eq!(p.more(4, 7), None);
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), Some(0));
         assert_eq!(retry(&mut p, false, 4), 2);
         // It is due, and the peer asks first: its connection counts.
         let mut p = peer();
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), Some(0));
         p.accepting();
         assert_eq!(retry(&mut p, false, 4), 0);
-        p.established(false, known);
+        p.established(false, known.stamp);
         assert_eq!(p.more(4, 7), Some(0));
         assert_eq!(retry(&mut p, false, 4), 2);
         // An administrator closes all, while the rest is under way: it is not made again.
         let mut p = peer();
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(retry(&mut p, false, 2), 1);
         p.no_more();
@@ -745,14 +730,14 @@ mod tests {
         let mut p = peer();
         assert!(start(&mut p));
         assert_eq!(
-            fails(&mut p, Some(RetryWhy::Stale), true, 7),
+            fails(&mut p, Some(RetryWhy::Stale(0)), true, 7),
             AfterFailure::RetryIn(0)
         );
         assert!(!start(&mut p));
         assert_eq!(retry(&mut p, true, 1), 1);
         assert_eq!(retry(&mut p, true, 1), 0);
         assert!(matches!(
-            fails(&mut p, Some(RetryWhy::Stale), true, 7),
+            fails(&mut p, Some(RetryWhy::Stale(0)), true, 7),
             AfterFailure::RetryIn(1..)
         ));
         // A request accepted meanwhile stands for the retry.
@@ -777,7 +762,7 @@ mod tests {
         p.accepting();
         p.slowed();
         assert!(!p.is_under_way());
-        p.established(false, known);
+        p.established(false, known.stamp);
         p.closed(false);
         p.accepting();
         assert!(p.is_under_way() && !p.may_start());
@@ -794,13 +779,13 @@ mod tests {
         // It is not forgotten meanwhile, and taken for no connection that is under way.
         assert!(!p.idle() && !p.is_under_way());
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(retry(&mut p, false, 2), 1);
-        p.established(true, known);
+        p.established(true, known.stamp);
         // Also not after another attempt of the peer has been established.
         p.accepting();
-        p.established(false, known);
+        p.established(false, known.stamp);
         for _ in 0..3 {
             p.closed(false);
         }
@@ -821,20 +806,16 @@ mod tests {
             stamp: known.stamp.wrapping_add(1),
             ..known
         };
-        let stale = |known| RetryReject {
-            why: RetryWhy::Stale,
-            known,
-        };
-        p.learnt(stale(other));
+        p.learn(RetryWhy::Stale(other.stamp));
         p.accepting();
         assert_eq!(p.known, other);
         let newer = PeerParams {
             stamp: other.stamp.wrapping_add(1),
             ..known
         };
-        p.learnt(stale(newer));
+        p.learn(RetryWhy::Stale(newer.stamp));
         assert_eq!(p.known, newer);
-        p.established(false, known);
+        p.established(false, known.stamp);
         assert_eq!(p.known.stamp, known.stamp);
     }
 
@@ -845,38 +826,30 @@ mod tests {
         let mut p = all_up(4);
         p.known.depth = depth(32);
         let known = p.known;
-        let asked = |why, depth, frags| RetryReject {
-            why,
-            known: PeerParams {
-                stamp: known.stamp.wrapping_add(1),
-                depth,
-                frags,
-            },
-        };
         let few = MaxFrags::new(7).unwrap_or(MaxFrags::MAX);
         breaks(&mut p);
         assert!(p.more(4, 7).is_some());
         assert_eq!(retry(&mut p, false, 4), 1);
-        p.learnt(asked(RetryWhy::SmallerDepth, depth(8), MaxFrags::MAX));
+        p.learn(RetryWhy::SmallerDepth(depth(8)));
         assert_eq!(p.known.depth, depth(8));
-        p.learnt(asked(RetryWhy::FewerFrags, depth(32), few));
+        p.learn(RetryWhy::FewerFrags(few));
         assert_eq!(p.known.frags, few);
         // An attempt that began at the same time gets another reject.
-        p.learnt(asked(RetryWhy::Stale, depth(32), MaxFrags::MAX));
-        p.learnt(asked(RetryWhy::Race, depth(32), MaxFrags::MAX));
+        p.learn(RetryWhy::Stale(known.stamp.wrapping_add(1)));
+        p.learn(RetryWhy::Race);
         assert_eq!((p.known.depth, p.known.frags), (depth(8), few));
         // The incarnation of the connections is better knowledge.
         assert_eq!(p.known.stamp, known.stamp);
         // An administrator wants less since it was asked.
         p.known.depth = depth(4);
-        p.learnt(asked(RetryWhy::SmallerDepth, depth(8), few));
+        p.learn(RetryWhy::SmallerDepth(depth(8)));
         assert_eq!(p.known.depth, depth(4));
         // Or the administrator wants more: the parameters of a lost race say nothing of that.
         for _ in 0..3 {
             p.closed(false);
         }
         p.known.depth = depth(64);
-        p.learnt(asked(RetryWhy::Race, depth(32), few));
+        p.learn(RetryWhy::Race);
         assert_eq!(p.known.depth, depth(64));
     }
 
@@ -977,7 +950,7 @@ mod tests {
         let longest = (0..10).map(|_| lose(&mut p, u32::MAX)).max();
         assert!(longest.is_some_and(|ms| (1000..=BACKOFF_MAX_MS).contains(&ms)));
         let known = p.known;
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert!(closed(&mut p));
         assert!(start(&mut p));
         assert_eq!(lose(&mut p, 6), 7);
@@ -992,10 +965,10 @@ mod tests {
         assert!(!p.is_recalled());
         assert_eq!(retry(&mut p, true, 2), 1);
         let known = p.known;
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(retry(&mut p, false, 2), 1);
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert!(!p.reconnect());
         assert!(!closed(&mut p));
         assert!(!p.reconnect());
@@ -1027,7 +1000,7 @@ mod tests {
         breaks(&mut p);
         assert_eq!(p.more(4, 7), None);
         for _ in 0..2 {
-            p.established(true, known);
+            p.established(true, known.stamp);
         }
         assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
         assert_eq!(retry(&mut p, false, 4), 1);
@@ -1062,15 +1035,15 @@ mod tests {
         assert!(p.idle());
         // A message asks for one.
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(2, 7), Some(0));
         assert!(closed(&mut p));
         // All wanted connections live, whichever side opened them.
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         for _ in 0..2 {
             p.accepting();
-            p.established(false, known);
+            p.established(false, known.stamp);
         }
         breaks(&mut p);
         assert_eq!(p.more(2, 7), None);
@@ -1104,12 +1077,12 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(2, 7), Some(0));
         for _ in 0..10 {
             assert_eq!(retry(&mut p, false, 2), 1);
             breaks(&mut p);
-            p.established(true, known);
+            p.established(true, known.stamp);
             let pause = p.more(2, 7);
             assert!(pause.is_some_and(|ms| broke_ms().contains(&ms)));
         }
@@ -1125,12 +1098,12 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         let mut rounds = 0;
         while p.more(4, 7).is_some() {
             assert_eq!(retry(&mut p, false, 4), 3);
             for _ in 0..3 {
-                p.established(true, known);
+                p.established(true, known.stamp);
                 assert!(!closed(&mut p));
             }
             rounds = u8::saturating_add(rounds, 1);
@@ -1145,12 +1118,12 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         let (mut conns, mut refused) = (1u16, 0u16);
         while p.more(64, 7).is_some() {
             for _ in 0..retry(&mut p, false, 64) {
                 if conns < 32 {
-                    p.established(true, known);
+                    p.established(true, known.stamp);
                     conns = conns.saturating_add(1);
                 } else {
                     assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
@@ -1165,13 +1138,13 @@ mod tests {
         breaks(&mut p);
         assert!(p.more(34, 7).is_some());
         assert_eq!(retry(&mut p, false, 34), 3);
-        p.established(true, known);
+        p.established(true, known.stamp);
         for _ in 0..2 {
             assert_eq!(fails(&mut p, None, false, 7), AfterFailure::OthersRemain);
         }
         assert!(p.more(34, 7).is_some());
         assert_eq!(retry(&mut p, false, 34), 1);
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(34, 7), Some(0));
         assert_eq!(retry(&mut p, false, 34), 1);
     }
@@ -1185,7 +1158,7 @@ mod tests {
         let known = p.known;
         assert!(start(&mut p));
         p.no_more();
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), None);
         assert!(closed(&mut p));
         // Some end sooner than others, and the peer ends some, too.
@@ -1200,7 +1173,7 @@ mod tests {
         assert!(closed(&mut p));
         // A message is reason enough for all of them.
         assert!(start(&mut p));
-        p.established(true, known);
+        p.established(true, known.stamp);
         assert_eq!(p.more(4, 7), Some(0));
     }
 

@@ -252,20 +252,20 @@ pub mod cm_reason {
     pub const RESET: i32 = -104;
 }
 
-/// Reason to ask again.
+/// Reason to ask again, with the parameter to ask for if the reject is about one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RetryWhy {
     /// The peer's own request won. Only needed if that one does not succeed.
     Race,
-    /// This node or the peer had outdated knowledge of the other.
-    Stale,
+    /// This node or the peer had outdated knowledge of the other. The incarnation of the peer.
+    Stale(u64),
     /// The peer's CM has an older connection with the same queue pair number. The CM ends that connection now, and the
     /// next request has another number.
     StaleQp,
     /// The peer wants fewer fragments.
-    FewerFrags,
+    FewerFrags(MaxFrags),
     /// The peer wants a smaller depth.
-    SmallerDepth,
+    SmallerDepth(QueueDepth),
     /// The peer is not ready yet: it boots.
     Early,
     /// The peer's CM rejected without a reason ([`UNSAID_MAX`]).
@@ -295,66 +295,54 @@ errors! {
     }
 }
 
-/// Reaction to a reject.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Reaction {
-    /// Send another request, as given, once the rejected connection is destroyed, if messages still wait.
-    Retry(RetryWhy, PeerParams),
-    /// Give up; queued transmits fail.
-    Fail(Refused),
-}
-
-/// Returns the reaction of the active side when its request, `asked`, was rejected.
+/// Returns why the active side asks again when its request, `asked`, was rejected, once the rejected connection is
+/// destroyed and if messages still wait.
 ///
 /// `reason` is the status of the CM event, `private_data` whatever came with it. On iWARP providers do not agree on a
 /// number for a reject by the listener (siw `-ECONNRESET`, others `-ECONNREFUSED`); it is the one with private data. A
 /// value from a reject is adopted only if it is smaller than ours and not zero, and never makes this driver use version
 /// 0x11 (H11). An incarnation is adopted for a stale connection only: at worst the peer's next answer is "stale" again,
 /// and the caller's back-off bounds that.
-pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &PeerParams) -> Reaction {
-    let retry = |why| Reaction::Retry(why, *asked);
+///
+/// # Errors
+///
+/// The reason to give up: queued transmits fail.
+pub fn react_to_reject(
+    reason: i32,
+    private_data: &[u8],
+    asked: &PeerParams,
+) -> Result<RetryWhy, Refused> {
     match reason {
-        cm_reason::STALE_CONN => return retry(RetryWhy::StaleQp),
-        cm_reason::INVALID_SERVICE_ID => return Reaction::Fail(Refused::NoListener),
+        cm_reason::STALE_CONN => return Ok(RetryWhy::StaleQp),
+        cm_reason::INVALID_SERVICE_ID => return Err(Refused::NoListener),
         // A listener that drops the id before it answers, or cannot accept it, for example because its link has just
         // come back, rejects in this way. That is not a decision of the driver there, nor of another host. In the short
         // form of the CM it is all zeros.
         cm_reason::CONSUMER_DEFINED if private_data.iter().all(|byte| *byte == 0) => {
-            return retry(RetryWhy::Unsaid)
+            return Ok(RetryWhy::Unsaid)
         }
         cm_reason::CONSUMER_DEFINED => {}
         ..0 if !private_data.is_empty() => {}
-        cm_reason::REFUSED | cm_reason::RESET => return Reaction::Fail(Refused::NoListener),
-        other => return Reaction::Fail(Refused::Cm(other)),
+        cm_reason::REFUSED | cm_reason::RESET => return Err(Refused::NoListener),
+        other => return Err(Refused::Cm(other)),
     }
-    let reject = match Reject::decode(private_data) {
-        Ok(r) => r,
-        Err(e) => return Reaction::Fail(Refused::Malformed(e)),
-    };
-    let stamp = reject.incarnation;
-    match (reject.version, reject.why) {
-        (_, RejectWhy::CONN_RACE) => retry(RetryWhy::Race),
+    let reject = Reject::decode(private_data).map_err(Refused::Malformed)?;
+    let why = reject.why;
+    match (reject.version, why) {
+        (_, RejectWhy::CONN_RACE) => Ok(RetryWhy::Race),
         // Unlike ko2iblnd, which gives up. The caller's back-off and the timeout of waiting messages bound it.
-        (_, RejectWhy::EARLY) => retry(RetryWhy::Early),
-        (_, RejectWhy::CONN_STALE) => {
-            Reaction::Retry(RetryWhy::Stale, PeerParams { stamp, ..*asked })
-        }
-        (Version::V1, RejectWhy::FATAL) | (_, RejectWhy::CONN_UNCOMPAT) => {
-            Reaction::Fail(Refused::OldVersion)
-        }
-        (_, why @ RejectWhy::RDMA_FRAGS) => match MaxFrags::new(reject.params.max_frags) {
-            Some(frags) if frags < asked.frags => {
-                Reaction::Retry(RetryWhy::FewerFrags, PeerParams { frags, ..*asked })
-            }
-            _ => Reaction::Fail(Refused::NoAgreement(why)),
-        },
-        (_, why @ RejectWhy::MSG_QUEUE_SIZE) => match QueueDepth::new(reject.params.queue_depth) {
-            Some(depth) if depth < asked.depth => {
-                Reaction::Retry(RetryWhy::SmallerDepth, PeerParams { depth, ..*asked })
-            }
-            _ => Reaction::Fail(Refused::NoAgreement(why)),
-        },
-        (_, why) => Reaction::Fail(Refused::Reason(why)),
+        (_, RejectWhy::EARLY) => Ok(RetryWhy::Early),
+        (_, RejectWhy::CONN_STALE) => Ok(RetryWhy::Stale(reject.incarnation)),
+        (Version::V1, RejectWhy::FATAL) | (_, RejectWhy::CONN_UNCOMPAT) => Err(Refused::OldVersion),
+        (_, RejectWhy::RDMA_FRAGS) => MaxFrags::new(reject.params.max_frags)
+            .filter(|frags| *frags < asked.frags)
+            .map(RetryWhy::FewerFrags)
+            .ok_or(Refused::NoAgreement(why)),
+        (_, RejectWhy::MSG_QUEUE_SIZE) => QueueDepth::new(reject.params.queue_depth)
+            .filter(|depth| *depth < asked.depth)
+            .map(RetryWhy::SmallerDepth)
+            .ok_or(Refused::NoAgreement(why)),
+        _ => Err(Refused::Reason(why)),
     }
 }
 
@@ -386,12 +374,12 @@ mod tests {
         }
     }
 
-    fn react(r: Reject) -> Reaction {
+    fn react(r: Reject) -> Result<RetryWhy, Refused> {
         react_to_reject(cm_reason::CONSUMER_DEFINED, &r.encode(), &asked())
     }
 
     fn fails(r: Reject, with: Refused) -> bool {
-        react(r) == Reaction::Fail(with)
+        react(r) == Err(with)
     }
 
     #[test]
@@ -443,24 +431,18 @@ mod tests {
     #[test]
     fn cm_reasons() {
         let a = asked();
-        assert_eq!(
-            react_to_reject(10, &[], &a),
-            Reaction::Retry(RetryWhy::StaleQp, a)
-        );
-        assert_eq!(
-            react_to_reject(8, &[], &a),
-            Reaction::Fail(Refused::NoListener)
-        );
-        assert_eq!(react_to_reject(4, &[], &a), Reaction::Fail(Refused::Cm(4)));
+        assert_eq!(react_to_reject(10, &[], &a), Ok(RetryWhy::StaleQp));
+        assert_eq!(react_to_reject(8, &[], &a), Err(Refused::NoListener));
+        assert_eq!(react_to_reject(4, &[], &a), Err(Refused::Cm(4)));
         let mut data = [0; 148];
-        let unsaid = Reaction::Retry(RetryWhy::Unsaid, a);
+        let unsaid = Ok(RetryWhy::Unsaid);
         assert_eq!(react_to_reject(28, &data, &a), unsaid);
         assert_eq!(react_to_reject(28, &[], &a), unsaid);
         // Private data that is not a reject.
         data[147] = 1;
         assert_eq!(
             react_to_reject(28, &data, &a),
-            Reaction::Fail(Refused::Malformed(WireError::Magic(0)))
+            Err(Refused::Malformed(WireError::Magic(0)))
         );
     }
 
@@ -470,32 +452,23 @@ mod tests {
         let race = reject(RejectWhy::CONN_RACE, 8, 257).encode();
         // By siw, and by irdma and cxgb4.
         for reason in [-104, -111] {
-            assert_eq!(
-                react_to_reject(reason, &race, &a),
-                Reaction::Retry(RetryWhy::Race, a)
-            );
+            assert_eq!(react_to_reject(reason, &race, &a), Ok(RetryWhy::Race));
             assert_eq!(
                 react_to_reject(reason, &[0; 24], &a),
-                Reaction::Fail(Refused::Malformed(WireError::Magic(0)))
+                Err(Refused::Malformed(WireError::Magic(0)))
             );
         }
         for reason in [-104, -111] {
-            assert_eq!(
-                react_to_reject(reason, &[], &a),
-                Reaction::Fail(Refused::NoListener)
-            );
+            assert_eq!(react_to_reject(reason, &[], &a), Err(Refused::NoListener));
         }
-        assert_eq!(
-            react_to_reject(-103, &[], &a),
-            Reaction::Fail(Refused::Cm(-103))
-        );
+        assert_eq!(react_to_reject(-103, &[], &a), Err(Refused::Cm(-103)));
     }
 
     #[test]
     fn reasons_1_to_5() {
         assert_eq!(
             react(reject(RejectWhy::CONN_RACE, 8, 257)),
-            Reaction::Retry(RetryWhy::Race, asked())
+            Ok(RetryWhy::Race)
         );
         let no = RejectWhy::NO_RESOURCES;
         assert!(fails(reject(no, 8, 257), Refused::Reason(no)));
@@ -507,13 +480,7 @@ mod tests {
         ));
         assert_eq!(
             react(reject(RejectWhy::CONN_STALE, 8, 257)),
-            Reaction::Retry(
-                RetryWhy::Stale,
-                PeerParams {
-                    stamp: D,
-                    ..asked()
-                }
-            )
+            Ok(RetryWhy::Stale(D))
         );
     }
 
@@ -521,10 +488,7 @@ mod tests {
     fn reasons_6_and_7_adopt_only_smaller_values() {
         let why = RejectWhy::RDMA_FRAGS;
         let frags = MaxFrags::new(256).unwrap_or(MaxFrags::MIN);
-        assert_eq!(
-            react(reject(why, 8, 256)),
-            Reaction::Retry(RetryWhy::FewerFrags, PeerParams { frags, ..asked() })
-        );
+        assert_eq!(react(reject(why, 8, 256)), Ok(RetryWhy::FewerFrags(frags)));
         // H11: equal, larger, zero.
         for n in [257, 258, u16::MAX, 0] {
             assert!(fails(reject(why, 8, n), Refused::NoAgreement(why)));
@@ -533,7 +497,7 @@ mod tests {
         let depth = QueueDepth::new(8).unwrap_or(QueueDepth::MIN);
         assert_eq!(
             react(reject(why, 8, 257)),
-            Reaction::Retry(RetryWhy::SmallerDepth, PeerParams { depth, ..asked() })
+            Ok(RetryWhy::SmallerDepth(depth))
         );
         for n in [32, 33, 256, u16::MAX, 0] {
             assert!(fails(reject(why, n, 257), Refused::NoAgreement(why)));
@@ -542,10 +506,7 @@ mod tests {
 
     #[test]
     fn early_is_asked_again() {
-        assert_eq!(
-            react(reject(RejectWhy::EARLY, 0, 0)),
-            Reaction::Retry(RetryWhy::Early, asked())
-        );
+        assert_eq!(react(reject(RejectWhy::EARLY, 0, 0)), Ok(RetryWhy::Early));
     }
 
     #[test]
@@ -565,16 +526,7 @@ mod tests {
         assert!(fails(old(RejectWhy::FATAL), Refused::OldVersion));
         let why = RejectWhy::RDMA_FRAGS;
         assert!(fails(old(why), Refused::NoAgreement(why)));
-        assert_eq!(
-            react(old(RejectWhy::CONN_STALE)),
-            Reaction::Retry(
-                RetryWhy::Stale,
-                PeerParams {
-                    stamp: 0,
-                    ..asked()
-                }
-            )
-        );
+        assert_eq!(react(old(RejectWhy::CONN_STALE)), Ok(RetryWhy::Stale(0)));
     }
 
     #[test]

@@ -30,8 +30,7 @@ use crate::{
             CmIdLinger,
             LINGER_MS,
             ROUTE_CHECK_MS, //
-        },
-        reconnect::RetryReject, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -44,7 +43,6 @@ use crate::{
         handshake::validate_conn_ack,
         reject::{
             react_to_reject,
-            Reaction,
             Refused,
             RejectCause,
             RetryWhy,
@@ -200,12 +198,12 @@ impl Conn {
             return self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
         }
         let refused = match react_to_reject(reason, private_data, &inner.known) {
-            Reaction::Retry(RetryWhy::Unsaid, _) if failures >= UNSAID_MAX => Refused::Unsaid,
-            Reaction::Retry(why, known) => {
-                inner.retry = Some(RetryReject { why, known });
+            Ok(RetryWhy::Unsaid) if failures >= UNSAID_MAX => Refused::Unsaid,
+            Ok(why) => {
+                inner.retry = Some(why);
                 return self.step(inner, ConnEvent::Fail(Cause::Refused));
             }
-            Reaction::Fail(refused) => refused,
+            Err(refused) => refused,
         };
         inner.rejected = Some(rejected_name(&refused));
         let cause = match refused {

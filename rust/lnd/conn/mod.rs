@@ -103,10 +103,6 @@ use crate::{
             Liveness, //
         },
         mr_quota,
-        reconnect::{
-            PeerParams,
-            RetryReject, //
-        },
         upcall_sched::{
             self,
             SendsInFlight, //
@@ -121,8 +117,10 @@ use crate::{
             Worker,
             FIRST_WORD_MS, //
         },
+        constants::PeerParams,
         credits::Credits,
         nid::Nid,
+        reject::RetryWhy,
         tx_table::TxTable,
         wire::{
             Envelope,
@@ -199,7 +197,7 @@ struct Inner {
     /// Milliseconds for which it was established, once it is closed.
     lived_ms: u64,
     /// Reject of the peer that invited another attempt.
-    retry: Option<RetryReject>,
+    retry: Option<RetryWhy>,
     /// Reason of the peer's reject, in one word.
     rejected: Option<&'static str>,
     /// Reason of the close, until a worker logs it. INVARIANT: It is the reason of the latched cause.

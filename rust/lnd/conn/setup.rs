@@ -347,14 +347,14 @@ impl Conn {
     /// Opens the connection to the peer's messages.
     pub(super) fn publish(self: &Arc<Self>) {
         let path = self.id().map_or(Path::UNKNOWN, |id| id.lock().path());
-        let known = self.with(|inner| {
+        let stamp = self.with(|inner| {
             inner.path = path;
             if inner.state.is_up() {
                 self.schedule_check(inner, self.timer_ms());
             }
-            inner.known
+            inner.known.stamp
         });
-        self.peer.established(self, known);
+        self.peer.established(self, stamp);
         let leaves = self.with(|inner| {
             inner.is_published = true;
             inner.state.add_steps(Actions::HAND_OVER);

@@ -431,7 +431,7 @@ impl Conn {
         // Maybe the last reference: then the protection domain is freed, which sleeps.
         drop(hca);
         let seen = &self.ni.close_stats;
-        if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
+        if retry == Some(RetryWhy::Unsaid) {
             // Rejects that invite a retry with a reason are no news, and are not counted.
             seen.unsaid();
         }

@@ -44,8 +44,7 @@ use crate::{
             ConnectPriority,
             QueueState, //
         },
-        link_state::SendPolicy,
-        reconnect::RetryReject, //
+        link_state::SendPolicy, //
     },
     proto::{
         cause::Cause,
@@ -220,7 +219,7 @@ impl Peer {
     pub(super) fn attempt_over(
         self: &Arc<Self>,
         active: bool,
-        retry: Option<RetryReject>,
+        retry: Option<RetryWhy>,
         cause: Cause,
     ) {
         if cause == Cause::ConnectTimeout {
@@ -250,7 +249,7 @@ impl Peer {
     }
 
     /// Counts a failed attempt, and schedules the next one, or those for missing connections.
-    fn count_failure(self: &Arc<Self>, active: bool, retry: Option<RetryReject>, cause: Cause) {
+    fn count_failure(self: &Arc<Self>, active: bool, retry: Option<RetryWhy>, cause: Cause) {
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
@@ -258,13 +257,8 @@ impl Peer {
         // An attempt that ended because the link went down waits for the link; an attempt that gave way on this node is
         // repeated.
         let later = cause.has(Cause::SPARES_WAITING) || self.ni.passage() == SendPolicy::Hold;
-        let again = retry
-            .map(|invited| invited.why)
-            .or(later.then_some(RetryWhy::Early));
+        let again = retry.or(later.then_some(RetryWhy::Early));
         let retries = self.with(|inner| {
-            if let Some(invited) = retry {
-                inner.policy.learnt(invited);
-            }
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() || cause.has(Cause::IS_OURS_TO_CONNECT);
             let waiting = waiting && listed && !inner.gone;

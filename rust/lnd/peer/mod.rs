@@ -41,14 +41,14 @@ use crate::{
             QueueState, //
         },
         liveness,
-        reconnect::{
-            PeerParams,
-            ReconnectState as Policy, //
-        }, //
+        reconnect::ReconnectState as Policy, //
     },
     proto::{
         cause::Cause,
-        constants::QueueDepth,
+        constants::{
+            PeerParams,
+            QueueDepth, //
+        },
         nid::Nid, //
     },
     rdma::{

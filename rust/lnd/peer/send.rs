@@ -49,16 +49,13 @@ use crate::{
         link_state::{
             SendPolicy,
             RECALL_MS, //
-        },
-        reconnect::{
-            PeerParams,
-            RetryReject, //
         }, //
     },
     proto::{
         cause::Cause,
         handshake::STALE_REQUEST_MS,
-        nid::Nid, //
+        nid::Nid,
+        reject::RetryWhy, //
     },
     rdma::{
         random,
@@ -394,11 +391,11 @@ impl Peer {
 
     /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the
     /// messages that wait. Called by the connection's control worker.
-    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, known: PeerParams) {
+    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, stamp: u64) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
         let stale = self.with(|inner| {
-            inner.policy.established(conn.is_active(), known);
+            inner.policy.established(conn.is_active(), stamp);
             inner.last_cause = None;
             inner.conns.publish(conn, true);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
@@ -416,7 +413,7 @@ impl Peer {
             };
             // A host that sends into a queue pair may have guessed its number.
             let is_over = || new.is_confirmed() || old.is_doubted();
-            if conn.is_up() && other.is_stale(known.stamp) && is_over() {
+            if conn.is_up() && other.is_stale(stamp) && is_over() {
                 old.end(Cause::PeerRestarted);
             } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
                 if other.is_active() && stale {
@@ -444,7 +441,7 @@ impl Peer {
         self: &Arc<Self>,
         conn: &Arc<Conn>,
         attempt_failed: bool,
-        retry: Option<RetryReject>,
+        retry: Option<RetryWhy>,
         cause: Cause,
         moved: bool,
     ) {

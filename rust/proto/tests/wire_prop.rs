@@ -173,8 +173,10 @@ fn swallow(bytes: &[u8]) {
         frags: MaxFrags::MAX,
         stamp: 1,
     };
-    if let Reaction::Retry(_, next) = react_to_reject(28, bytes, &ask) {
-        assert!(next.depth <= ask.depth && next.frags <= ask.frags);
+    match react_to_reject(28, bytes, &ask) {
+        Ok(RetryWhy::SmallerDepth(depth)) => assert!(depth < ask.depth),
+        Ok(RetryWhy::FewerFrags(frags)) => assert!(frags < ask.frags),
+        _ => {}
     }
     let from = CmSource {
         addr: None,

@@ -17,18 +17,17 @@ use ro2iblnd_proto::{
         State as Phase,
         Worker, //
     },
-    constants::high_water,
+    constants::{
+        high_water,
+        PeerParams, //
+    },
     credits::{
         Credits,
         Repost, //
     },
-    policy::reconnect::{
-        PeerParams,
-        RetryReject, //
-    },
     reject::{
         react_to_reject,
-        Reaction, //
+        RetryWhy, //
     },
     tx_state::Op, //
 };
@@ -94,7 +93,7 @@ pub struct Conn {
     pub fsm: Fsm,
     /// Worker that has taken steps, and not found that there are none left; as the state machine has it.
     pub(crate) running: Option<Worker>,
-    pub(crate) retry: Option<RetryReject>,
+    pub(crate) retry: Option<RetryWhy>,
     pub(crate) known: PeerParams,
     pub(crate) peer_stamp: u64,
     /// Credits, queues and transmits, the real ones.
@@ -369,9 +368,7 @@ impl Conn {
                 self.step(ConnEvent::Fail(Cause::ConnectFailed));
             }
             Some(CmEvent::Rejected(reason, data)) => {
-                if let Reaction::Retry(why, known) = react_to_reject(reason, &data, &self.known) {
-                    self.retry = Some(RetryReject { why, known });
-                }
+                self.retry = react_to_reject(reason, &data, &self.known).ok();
                 self.step(ConnEvent::Fail(Cause::Refused));
             }
             Some(CmEvent::Unreachable) => self.step(ConnEvent::Unreachable),
@@ -511,11 +508,8 @@ impl Conn {
             out.push(u8::from(flag));
         }
         out.push(self.refuse_at.map_or(0, |n| n + 1));
-        out.extend([
-            self.retry.map_or(0, |k| k.known.stamp as u8 + 1),
-            self.peer_stamp as u8,
-        ]);
-        out.push(self.known.stamp as u8);
+        debug(&self.retry, out);
+        out.extend([self.peer_stamp as u8, self.known.stamp as u8]);
         out.push(self.establishments);
         debug(&self.cm_events, out);
         for msg in self.inbox.iter().chain(&self.early) {

@@ -28,13 +28,11 @@ use ro2iblnd_proto::{
         PeerView, //
     },
     nid::Nid,
-    policy::reconnect::{
-        ReconnectState as Policy,
-        RetryReject, //
-    },
+    policy::reconnect::ReconnectState as Policy,
     reject::{
         cm_reason,
-        RejectCause, //
+        RejectCause,
+        RetryWhy, //
     },
     wire::ConnParams, //
 };
@@ -422,7 +420,7 @@ impl Node {
         let Some(peer) = &mut self.peer else {
             return Err("a connection outlives its peer".into());
         };
-        peer.policy.established(active, known);
+        peer.policy.established(active, known.stamp);
         // `Peer::connect_missing`
         peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
         peer.up.push(hs);
@@ -489,20 +487,16 @@ impl Node {
     }
 
     /// Models `Peer::attempt_over`.
-    fn attempt_over(&mut self, active: bool, retry: Option<RetryReject>, w: &mut World) {
+    fn attempt_over(&mut self, active: bool, retry: Option<RetryWhy>, w: &mut World) {
         let per_peer = self.conns_per_peer;
         let Some(peer) = &mut self.peer else {
             return;
         };
-        if let Some(retry) = retry {
-            peer.policy.learnt(retry);
-        }
         let waiting = !peer.pending.is_empty();
         if active {
             peer.policy.closing();
         }
-        let why = retry.map(|r| r.why);
-        if peer.policy.failed(active, why, waiting, 0).is_some() {
+        if peer.policy.failed(active, retry, waiting, 0).is_some() {
             peer.retry_armed = true;
             return;
         }

@@ -5,6 +5,7 @@
 use ro2iblnd_proto::{
     constants::{
         MaxFrags,
+        PeerParams,
         QueueDepth,
         MSG_SIZE_WIRE,
         RACES_MAX, //
@@ -16,10 +17,7 @@ use ro2iblnd_proto::{
         PeerView, //
     },
     nid::Nid,
-    policy::reconnect::{
-        PeerParams,
-        ReconnectState, //
-    },
+    policy::reconnect::ReconnectState,
     reject::RejectCause,
     wire::ConnParams, //
 };
