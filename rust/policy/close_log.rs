@@ -71,7 +71,6 @@ pub struct CloseEvent {
     pub at_ms: u64,
     /// The peer, if it is known.
     pub peer: Option<Nid>,
-    /// Kind of the event.
     pub what: EventKind,
     /// Whether this node had asked for the connection.
     pub active: bool,
@@ -238,14 +237,12 @@ pub struct PeerHistory {
     ends: [u16; CAUSES.len()],
     /// The peer did not answer the last attempt of this node.
     pub is_silent: bool,
-    /// The last cause.
     pub last: &'static str,
     /// Time of that in milliseconds since the epoch; 0 in an unused record.
     pub at_ms: u64,
 }
 
 impl PeerHistory {
-    /// Unused record.
     pub const EMPTY: Self = Self {
         addr: 0,
         closed: 0,

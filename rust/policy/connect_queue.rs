@@ -45,7 +45,6 @@ pub enum ConnectPriority {
 /// State of a peer in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// The peer does not wait.
     Nowhere,
     /// The peer waits with this priority, and is counted.
     Waits(ConnectPriority),

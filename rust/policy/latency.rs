@@ -125,7 +125,6 @@ pub fn histograms() -> impl Iterator<Item = (Stage, Op)> {
 pub struct Histogram {
     /// Number of messages by bucket.
     pub counts: [u64; BUCKETS],
-    /// Sum of all times, in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -144,7 +143,6 @@ impl Histogram {
         }
     }
 
-    /// Returns the number of messages.
     pub fn messages(&self) -> u64 {
         self.counts
             .iter()

@@ -174,7 +174,6 @@ pub enum LinkAction {
     End,
     /// Give messages that wait for a connection back to LNet, which has another NI. The connections stay.
     Refuse,
-    /// Reconnect.
     Reconnect,
 }
 
@@ -185,7 +184,6 @@ pub enum AddrLocation {
     Here,
     /// On another device or port.
     Elsewhere,
-    /// On no device.
     Nowhere,
 }
 
@@ -222,7 +220,6 @@ pub struct LinkState {
     stirred_ms: Option<u64>,
     /// Device that has the address.
     pub address: DeviceTracker,
-    /// State of the device.
     pub device_state: DeviceState,
     /// When the first message arrived while LNet deletes the NI.
     deleting_ms: Option<u64>,

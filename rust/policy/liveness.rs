@@ -37,7 +37,6 @@ impl ProbeInterval {
         (ms > 0).then(|| Self(ms.clamp(LOOK_MIN_MS, PROBE_MAX_MS)))
     }
 
-    /// Returns it in milliseconds.
     pub fn ms(self) -> u32 {
         self.0
     }
@@ -52,11 +51,9 @@ pub struct Elapsed {
     pub heard: i64,
 }
 
-/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Check {
-    /// Nothing is due.
     Nothing,
     /// A NOOP is due, even if it carries no credits.
     Probe,

@@ -5,7 +5,6 @@
 //! The code here depends on `core` and [`crate::proto`] only, and keeps the rules of [`crate::proto`].
 
 #![deny(unsafe_code)]
-#![deny(missing_docs)]
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

@@ -90,9 +90,7 @@ enum BackOff {
     /// No pause: the first connection is established, and the others follow.
     #[default]
     Rest,
-    /// A connection broke.
     Broke,
-    /// An attempt failed.
     Failed,
 }
 
@@ -174,7 +172,6 @@ impl ReconnectState {
         self.due
     }
 
-    /// Cancels the retry, if one is due.
     pub fn cancel_retry(&mut self) {
         self.recall = false;
         self.due = false;
@@ -192,7 +189,6 @@ impl ReconnectState {
         self.in_flight = one_less(self.in_flight);
     }
 
-    /// Counts a race that the peer lost.
     pub fn race_counted(&mut self) {
         self.races = self.races.saturating_add(1);
     }

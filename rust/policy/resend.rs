@@ -19,11 +19,9 @@ use crate::proto::{
 /// Messages to resend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
-    /// None.
     Nothing,
     /// ACKs and REPLYs: LNet does not report their failure to the node that waits for them.
     Answers,
-    /// All messages.
     All,
 }
 

@@ -39,7 +39,6 @@ const UNKNOWN_KEY: &str = "there is no such key";
 pub struct RuleError<'a> {
     /// The word, or the clause if a word is missing.
     pub at: &'a str,
-    /// Kind of the error.
     pub what: RuleErrorKind,
 }
 

@@ -31,7 +31,6 @@ pub struct SendsInFlight {
 }
 
 impl SendsInFlight {
-    /// Counts a pushed message.
     pub fn pushed(&mut self) {
         self.messages = self.messages.wrapping_add(1);
     }

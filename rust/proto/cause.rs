@@ -7,7 +7,6 @@
 //! 7, except for rows where ko2iblnd blames the wrong side (Documentation/reference.md).
 
 /// Errno values that cross the border to LNet, as positive numbers (`asm-generic/errno*.h`).
-#[allow(missing_docs)] // the names are those of the C library
 pub mod errno {
     pub const EIO: i32 = 5;
     pub const EAGAIN: i32 = 11;
@@ -36,7 +35,6 @@ pub mod errno {
 /// contradicts the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// No fault.
     Ok = 0,
     /// The local interface was interrupted.
     LocalInterrupt = 1,
@@ -63,9 +61,7 @@ pub enum Health {
 /// Arguments of `lnet_finalize`: `status` is 0 or a negative errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// 0 or a negative errno.
     pub status: i32,
-    /// Side that is to blame.
     pub health: Health,
 }
 
@@ -110,7 +106,6 @@ macro_rules! causes {
     )+) => {
         /// Reason of an end. The first cause is kept, later ones are consequences.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)] // the phrases describe the causes
         pub enum Cause {
             $($(#[$doc])* $name $(($carried))?,)+
         }
@@ -201,7 +196,6 @@ causes! {
     /// flush before the CM reports it.
     Flushed, ECONNRESET, RemoteDropped, Unknown, [IS_SILENT | IS_RETRYABLE],
         "the queue pair went into the error state";
-    /// Waited too long for a connection.
     DeadlineConnecting, ETIMEDOUT, RemoteDropped, Us, [BLAMES_PEER],
         "no connection in time";
     /// Waited too long in a queue of the connection, for credits, which the peer returns.
@@ -217,13 +211,11 @@ causes! {
     /// The link of the NI closed: no carrier, no address, or a port that is not active.
     LinkDown, ENETDOWN, LocalDropped, Device, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
         "the link is down here";
-    /// A connection that the peer asked for was established first.
     Overtaken, ECONNABORTED, RemoteDropped, Peer, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
         "the peer connected first";
     /// The address of this node's interface or of the peer's moved.
     AddressChanged, ECONNABORTED, LocalDropped, Unknown, [IS_RETRYABLE | SPARES_WAITING],
         "an address changed";
-    /// The interface of this node is on another RDMA device now.
     Moved, ENETDOWN, LocalDropped, Device, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING | IS_OURS_TO_CONNECT],
         "the interface moved to another RDMA device";
     /// The path MTU of the connection is larger than the MTU of the port here.
@@ -269,7 +261,6 @@ impl Cause {
         self.row().3 & classes != 0
     }
 
-    /// Returns the side that initiated an end for this cause.
     pub const fn initiator(self) -> Initiator {
         self.row().2
     }

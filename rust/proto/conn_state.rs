@@ -103,7 +103,6 @@ impl ConnEvent {
 pub struct Actions(u16);
 
 impl Actions {
-    /// Nothing.
     pub const NONE: Self = Self(0);
     /// Queue the worker: create a cm_id if there is none yet, and resolve the address within [`ConnFsm::resolve_ms`].
     pub const RESOLVE: Self = Self(1);
@@ -195,7 +194,6 @@ pub struct ConnFsm {
 }
 
 impl ConnFsm {
-    /// Creates the state of a new connection.
     pub const fn new(over_tcp: bool) -> Self {
         Self {
             over_tcp,
@@ -207,7 +205,6 @@ impl ConnFsm {
         }
     }
 
-    /// Returns the state.
     #[inline]
     pub fn state(&self) -> State {
         self.state

@@ -45,9 +45,7 @@ const _: () = assert!(IMMEDIATE_MAX == 3976);
 pub struct QueueDepth(u8);
 
 impl QueueDepth {
-    /// The smallest depth.
     pub const MIN: QueueDepth = QueueDepth(1);
-    /// The largest depth.
     pub const MAX: QueueDepth = QueueDepth(u8::MAX);
 
     /// Creates a depth; `None` unless 1 <= `v` <= 255.
@@ -56,7 +54,6 @@ impl QueueDepth {
         u8::try_from(v).ok().filter(|v| *v != 0).map(QueueDepth)
     }
 
-    /// Returns the depth in messages.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -82,7 +79,6 @@ impl QueueDepth {
 pub struct MaxFrags(u16);
 
 impl MaxFrags {
-    /// The smallest limit.
     pub const MIN: MaxFrags = MaxFrags(1);
     /// The largest limit, which we offer.
     pub const MAX: MaxFrags = MaxFrags(FRAGS_MAX);
@@ -96,7 +92,6 @@ impl MaxFrags {
         }
     }
 
-    /// Returns the limit in fragments.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -107,9 +102,7 @@ impl MaxFrags {
 pub struct PeerParams {
     /// The peer's incarnation (`dststamp` of a request); 0 = unknown.
     pub stamp: u64,
-    /// Queue depth.
     pub depth: QueueDepth,
-    /// Most fragments.
     pub frags: MaxFrags,
 }
 

@@ -218,7 +218,6 @@ impl Credits {
         Some(carried)
     }
 
-    /// Notes that the SEND of a NOOP completed.
     pub fn noop_completed(&mut self) {
         let left = self.noops.checked_sub(1);
         self.noops = left.unwrap_or_else(|| broken("a NOOP completes twice"));
@@ -263,7 +262,6 @@ impl Credits {
         self.outstanding > 0 && self.peer_held == 0
     }
 
-    /// Returns the negotiated queue depth.
     pub fn depth(&self) -> u8 {
         self.depth
     }

@@ -48,7 +48,6 @@ const MAPPED: u128 = 0xffff << 32;
 /// Well-formed request, not yet checked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ConnReq {
-    /// Requesting NI.
     pub src: Nid,
     /// Its incarnation.
     pub src_stamp: u64,
@@ -63,7 +62,6 @@ pub struct ConnReq {
 /// The NI that a request is for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct NiView {
-    /// Its NID.
     pub nid: Nid,
     /// Its incarnation.
     pub stamp: u64,

@@ -57,7 +57,6 @@ pub fn dest_nid(hdr: &RawLnetHdr) -> Nid {
     Nid::from_raw(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Returns the kind of a message.
 fn kind_of(hdr: &RawLnetHdr) -> Result<LnetKind, HdrError> {
     let raw = u32_at(hdr, 24);
     LnetKind::from_wire(raw).ok_or(HdrError::UnknownKind(raw))

@@ -10,7 +10,6 @@
 //! Documentation/hostile-peers.md.
 
 #![deny(unsafe_code)]
-#![deny(missing_docs)]
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -32,7 +31,6 @@ macro_rules! errors {
     ) => {
         $(#[$attr])+
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-        #[allow(missing_docs)] // the texts describe the variants
         pub enum $name {
             $($(#[$doc])* $variant $(($kind))?,)+
         }
@@ -63,7 +61,6 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// Returns the number.
             pub const fn wire(self) -> $int {
                 self as $int
             }

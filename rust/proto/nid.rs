@@ -54,7 +54,6 @@ impl Nid {
         u16::from_be_bytes([a, b])
     }
 
-    /// Returns whether this is the wildcard.
     pub const fn is_any(self) -> bool {
         self.0 == u64::MAX
     }

@@ -39,7 +39,6 @@ pub struct RejectWhy(pub u8);
 /// Defines the known reasons. A row has the number, the constant, the name for programs, and the text for the log.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $number:literal, $constant:ident, $name:literal, $text:literal;)+) => {
-        #[allow(missing_docs)] // the texts describe the reasons
         impl RejectWhy {
             $($(#[$doc])* pub const $constant: Self = Self($number);)+
 
@@ -92,7 +91,6 @@ macro_rules! define {
     ($($(#[$doc:meta])* $name:ident $(($value:ident: $kind:ty))?, $why:ident, $log:literal, $phrase:literal;)+) => {
         /// Check that a request failed, for which it is rejected; for the log and the counters.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-        #[allow(missing_docs)] // the texts describe the causes
         pub enum RejectCause {
             $($(#[$doc])* $name $(($kind))?,)+
         }
@@ -187,9 +185,7 @@ impl RejectCause {
 /// Reject, in CM private data. Incarnation and parameters are 0 in short rejects and in those of version 0x11.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Reject {
-    /// The rejecter's version.
     pub version: Version,
-    /// The reason.
     pub why: RejectWhy,
     /// Incarnation of the rejecting NI; 0 if no NI was found.
     pub incarnation: u64,
@@ -262,9 +258,7 @@ pub enum RetryWhy {
     /// The peer's CM has an older connection with the same queue pair number. The CM ends that connection now, and the
     /// next request has another number.
     StaleQp,
-    /// The peer wants fewer fragments.
     FewerFrags(MaxFrags),
-    /// The peer wants a smaller depth.
     SmallerDepth(QueueDepth),
     /// The peer is not ready yet: it boots.
     Early,
@@ -278,15 +272,11 @@ pub const UNSAID_MAX: u32 = 4;
 errors! {
     /// Reason not to ask again.
     Refused {
-        /// The host is up, LNet is not.
         NoListener: "no listener (is LNet up there?)",
-        /// The CM rejected for a reason of its own.
         Cm(reason: i32): "connection manager, reason {reason}",
-        /// The private data is not a reject.
         Malformed(e: WireError): "malformed reject: {e}",
         /// Rejected again and again, without a reason.
         Unsaid: "the peer gave no reason",
-        /// This driver does not support that version.
         OldVersion: "the peer supports version 0x11 only",
         /// The peer offers nothing that is less than asked for and not zero (H11).
         NoAgreement(why: RejectWhy): "{why}, and the peer offers no smaller value",

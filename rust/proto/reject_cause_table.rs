@@ -62,7 +62,6 @@ macro_rules! reject_causes {
             NoFrags, FATAL,
                 "no fragments",
                 "no proper o2ib request";
-            /// More fragments than possible.
             Frags(value: u16), RDMA_FRAGS,
                 "{value} fragments are too many",
                 "another number of fragments is agreed on";
@@ -74,7 +73,6 @@ macro_rules! reject_causes {
             StalePeer, CONN_STALE,
                 "peer has a new incarnation",
                 "the peer was restarted";
-            /// Our own request to that peer wins.
             Race, CONN_RACE,
                 "lost a connection race",
                 "our own request wins";

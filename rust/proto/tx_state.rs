@@ -129,7 +129,6 @@ pub enum Wr {
 /// Place of a tx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
-    /// Not in use.
     Free,
     /// In a queue, or new; work requests of an earlier step, or WRITEs of this one, may still be uncompleted (`wrs`).
     Queued {
@@ -155,7 +154,6 @@ pub enum TxState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum TxAction {
-    /// Nothing.
     Nothing,
     /// Put it into the queue of its (new) [`Op`].
     Requeue,
@@ -168,7 +166,6 @@ pub enum TxAction {
 /// Reason to keep the memory of a tx when everything else is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyState {
-    /// Nothing.
     None,
     /// A memory region covers it, from the time the tx is built, because the mapping alone keeps the memory. The peer
     /// may use the key once the registration is posted.
@@ -192,7 +189,6 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// Unused tx.
     pub const FREE: Self = Self {
         place: TxState::Free,
         op: Op::Immediate,
@@ -341,7 +337,6 @@ impl Tx {
         }
     }
 
-    /// Handles the peer's answer.
     #[inline(always)]
     pub fn answered(&mut self, answer: Answer) -> TxAction {
         let wrs = match self.place {

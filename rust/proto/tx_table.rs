@@ -48,7 +48,6 @@ pub struct TxSlot<T> {
 }
 
 impl<T> TxSlot<T> {
-    /// Free slot.
     pub const FREE: Self = Self {
         tx: Tx::FREE,
         slots: 1,
@@ -57,7 +56,6 @@ impl<T> TxSlot<T> {
         transfer: None,
     };
 
-    /// Returns the state.
     #[inline(always)]
     pub fn tx(&self) -> &Tx {
         &self.tx
@@ -68,7 +66,6 @@ impl<T> TxSlot<T> {
         self.slots
     }
 
-    /// Returns the transfer.
     pub fn transfer(&self) -> Option<&T> {
         self.transfer.as_ref()
     }
@@ -119,7 +116,6 @@ impl TxFifo {
         self.head == NONE
     }
 
-    /// Returns the first slot.
     #[inline(always)]
     fn first<'a, T>(&self, slots: &'a mut [TxSlot<T>]) -> Option<&'a mut TxSlot<T>> {
         slots.get_mut(usize::from(self.head))
@@ -143,9 +139,7 @@ impl TxFifo {
 pub enum NextTx {
     /// Post this tx, which is [`Tx::posting`] now, with this number of credits in the message.
     Post {
-        /// Index of the tx.
         index: u16,
-        /// Step to post.
         op: Op,
         /// Credits for `ibm_credits`; 0 if it is not a message.
         carried: u8,
@@ -153,7 +147,6 @@ pub enum NextTx {
     /// Post this number of WRITEs of this tx, or all that it has. Its message waits, and it stays the first of its
     /// queue: [`TxTable::chunk_posted`].
     Part {
-        /// Index of the tx.
         index: u16,
         /// Number of work requests that there is room for.
         wrs: u16,
@@ -167,7 +160,6 @@ pub enum NextTx {
     NoSlots,
     /// Nothing may go now: the first tx waits for a credit.
     NoCredit,
-    /// Nothing is queued.
     Empty,
 }
 
@@ -183,7 +175,6 @@ pub enum QueueKind {
 }
 
 impl QueueKind {
-    /// All queues.
     pub const ALL: [Self; 3] = [Self::FreeOfCredit, Self::Unreserved, Self::Main];
 }
 
@@ -263,7 +254,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         self.slots.len()
     }
 
-    /// Returns whether there is a free slot.
     #[inline]
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
@@ -335,13 +325,11 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
             .ok_or(Cause::Protocol)
     }
 
-    /// Returns the slot at `index`.
     #[inline(always)]
     pub fn get(&self, index: u16) -> Option<&TxSlot<T>> {
         self.slots.get(usize::from(index))
     }
 
-    /// Returns the transfer of the tx at `index`.
     #[inline(always)]
     pub fn transfer(&mut self, index: u16) -> Option<&mut T> {
         self.slots.get_mut(usize::from(index))?.transfer.as_mut()
@@ -643,7 +631,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         }
     }
 
-    /// Yields all slots, with their index.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &TxSlot<T>)> {
         (0..NONE).zip(self.slots.iter())
     }
@@ -653,7 +640,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         self.iter().filter(|(_, slot)| slot.is_pending())
     }
 
-    /// Returns whether any tx is not finished.
     pub fn has_pending(&self) -> bool {
         self.slots.iter().any(TxSlot::is_pending)
     }
@@ -672,7 +658,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         })
     }
 
-    /// Returns the length of a queue.
     pub fn queued(&self, queue: QueueKind) -> u16 {
         u16::try_from(self.waiting(queue).count()).unwrap_or(u16::MAX)
     }

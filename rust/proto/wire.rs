@@ -190,7 +190,6 @@ numbered! {
 /// Fields of every message besides its body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Envelope {
-    /// Protocol version of the sender.
     pub version: Version,
     /// Receive credits returned with this message.
     pub credits: u8,
@@ -213,11 +212,8 @@ pub struct Cookie(pub u64);
 /// Connection parameters in a CONNREQ, CONNACK or reject; any value possible.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConnParams {
-    /// Queue depth.
     pub queue_depth: u16,
-    /// Most fragments in a descriptor.
     pub max_frags: u16,
-    /// Largest message in bytes.
     pub max_msg_size: u32,
 }
 
@@ -244,7 +240,6 @@ pub struct Fragment {
 
 /// Body of a message; see [`MsgType`]. The payload is a `P`, the memory that the receiver may write to a `D`.
 #[derive(Copy, Clone, Debug)]
-#[allow(missing_docs)] // the field names are those of the specification
 pub enum AnyBody<'a, P, D> {
     ConnReq(ConnParams),
     ConnAck(ConnParams),
@@ -284,12 +279,10 @@ pub type BodyOut<'a> = AnyBody<'a, usize, DescriptorOut<'a>>;
 pub struct DescriptorOut<'a> {
     /// Remote key, one for all fragments.
     pub key: u32,
-    /// Fragments in order.
     pub frags: &'a [Fragment],
 }
 
 impl<P, D> AnyBody<'_, P, D> {
-    /// Returns the message type.
     #[inline(always)]
     pub const fn kind(&self) -> MsgType {
         match self {
@@ -352,7 +345,6 @@ impl<'a> Descriptor<'a> {
         })
     }
 
-    /// Returns the remote key, one for all fragments.
     pub fn key(&self) -> u32 {
         self.key
     }
@@ -419,7 +411,6 @@ pub struct WireMsg<'a> {
     pub env: Envelope,
     /// Facts for [`reparse`].
     pub facts: ParsedHdr,
-    /// Body, by type.
     pub body: Body<'a>,
 }
 
@@ -434,7 +425,6 @@ pub struct ParsedHdr {
 }
 
 impl ParsedHdr {
-    /// Returns the message type.
     pub fn kind(self) -> MsgType {
         self.kind
     }
@@ -634,11 +624,9 @@ pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
 /// Identities of both ends of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// NID of our NI.
     pub me: Nid,
     /// Incarnation of our NI.
     pub my_stamp: u64,
-    /// NID of the peer.
     pub peer: Nid,
     /// Incarnation of the peer, recorded when the connection was made.
     pub peer_stamp: u64,
