@@ -121,7 +121,7 @@ fn write_again(m: &WireMsg<'_>, bytes: &[u8]) {
         }
     };
     assert!(nob <= m.facts.nob());
-    if m.facts.order() == Order::Swapped {
+    if m.facts.order == Order::Swapped {
         swap::swap_message(&mut out);
     }
     if let Body::Immediate { payload, .. } = m.body {
@@ -135,7 +135,7 @@ fn write_again(m: &WireMsg<'_>, bytes: &[u8]) {
     };
     assert_eq!(of(&out), of(bytes));
 
-    if m.facts.order() == Order::Native {
+    if m.facts.order == Order::Native {
         finalize_hdr(&mut out, nob, 7, true).expect("there is room");
         let sealed = decode(&out).expect("it is ours");
         assert_eq!((sealed.facts.nob(), sealed.env.credits), (nob, 7));

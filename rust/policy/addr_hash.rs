@@ -12,8 +12,7 @@
 //!
 //! Context: any; no state.
 
-/// The first port that is not privileged (`PROT_SOCK` of the kernel).
-pub const UNPRIVILEGED: u16 = 1024;
+use crate::proto::handshake::UNPRIVILEGED;
 
 /// Ports that connections are spread over: the privileged ones above those of well-known services.
 const SPREAD: u16 = 512;

@@ -40,8 +40,8 @@ use super::{
     }, //
 };
 
-/// First port that needs no privilege to bind.
-const PRIVILEGED_PORTS: u16 = 1024;
+/// First port that needs no privilege to bind (`PROT_SOCK` of the kernel).
+pub const UNPRIVILEGED: u16 = 1024;
 /// Prefix of an IPv4 address in a GID.
 const MAPPED: u128 = 0xffff << 32;
 
@@ -104,7 +104,7 @@ pub fn parse_connreq(
     from: &CmSource,
     privileged: bool,
 ) -> Result<ConnReq, RejectCause> {
-    if privileged && from.port >= PRIVILEGED_PORTS {
+    if privileged && from.port >= UNPRIVILEGED {
         return Err(RejectCause::Port(from.port));
     }
     let msg = decode(private_data).map_err(RejectCause::Wire)?;

@@ -38,17 +38,6 @@ impl LnetKind {
     pub const fn is_answer(self) -> bool {
         matches!(self, Self::Ack | Self::Reply)
     }
-
-    /// Returns the name, for log lines.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ack => "Ack",
-            Self::Put => "Put",
-            Self::Get => "Get",
-            Self::Reply => "Reply",
-            Self::Hello => "Hello",
-        }
-    }
 }
 
 /// Returns the final destination.

@@ -65,6 +65,13 @@ macro_rules! numbered {
                 self as $int
             }
 
+            /// Returns the name of the variant.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($variant),)+
+                }
+            }
+
             /// Returns the variant with a number; `None` if there is none.
             #[inline]
             pub const fn from_wire(number: $int) -> Option<Self> {

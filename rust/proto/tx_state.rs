@@ -163,36 +163,30 @@ pub enum TxAction {
     Violation,
 }
 
-/// Reason to keep the memory of a tx when everything else is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyState {
-    None,
-    /// A memory region covers it, from the time the tx is built, because the mapping alone keeps the memory. The peer
-    /// may use the key once the registration is posted.
-    Live,
-    /// A work request that reads it failed: the device may read it until the queue pair is drained.
-    Read,
-}
-
 /// The state of one tx.
 #[derive(Clone, Copy, Debug)]
 pub struct Tx {
-    place: TxState,
+    pub place: TxState,
     op: Op,
-    key: KeyState,
+    /// A memory region covers its memory, from the time the tx is built, because the mapping alone keeps the memory.
+    /// The peer may use the key once the registration is posted.
+    pub key_live: bool,
+    /// A work request that reads its memory failed: the device may read it until the queue pair is drained.
+    may_be_read: bool,
     cause: Option<Cause>,
-    /// The connection ended for `cause` while all work requests were posted; the tx may still succeed.
-    cut: bool,
+    /// The connection ended for `cause` while all work requests were posted. If they succeed, the tx succeeds.
+    pub cut: bool,
     posted: bool,
     /// The final answer has arrived: `cause` is its result.
-    told: bool,
+    pub told: bool,
 }
 
 impl Tx {
     pub const FREE: Self = Self {
         place: TxState::Free,
         op: Op::Immediate,
-        key: KeyState::None,
+        key_live: false,
+        may_be_read: false,
         cause: None,
         cut: false,
         posted: false,
@@ -204,18 +198,9 @@ impl Tx {
         Self {
             place: TxState::Queued { wrs: 0 },
             op,
-            key: if op.needs_key() {
-                KeyState::Live
-            } else {
-                KeyState::None
-            },
+            key_live: op.needs_key(),
             ..Self::FREE
         }
-    }
-
-    /// Returns its place.
-    pub fn place(&self) -> TxState {
-        self.place
     }
 
     /// Returns its next or last step.
@@ -228,25 +213,9 @@ impl Tx {
         self.cause
     }
 
-    /// Returns whether the connection ended for the cause of this tx while all its work requests were posted. If all of
-    /// them succeed, the tx succeeds, without a cause.
-    pub fn is_cut(&self) -> bool {
-        self.cut
-    }
-
     /// Returns whether any work request of it reached the device.
     pub fn was_posted(&self) -> bool {
         self.posted
-    }
-
-    /// Returns whether the peer's final answer has arrived.
-    pub fn was_told(&self) -> bool {
-        self.told
-    }
-
-    /// Returns whether a remote key covers its memory.
-    pub fn key_live(&self) -> bool {
-        self.key == KeyState::Live
     }
 
     /// Returns the cause if it timed out now, by the place where it waits (protocol section 7).
@@ -313,11 +282,9 @@ impl Tx {
             Err(cause) => {
                 self.latch(cause);
                 self.cut = false;
-                if self.key == KeyState::None && self.op.reads_pages() {
-                    self.key = KeyState::Read;
-                }
+                self.may_be_read |= self.op.reads_pages();
             }
-            Ok(()) if wr == Wr::Invalidate => self.key = KeyState::None,
+            Ok(()) if wr == Wr::Invalidate => self.key_live = false,
             Ok(()) => {}
         }
         match self.place {
@@ -360,7 +327,7 @@ impl Tx {
             self.latch(cause);
         }
         self.told = true;
-        if self.key == KeyState::Live {
+        if self.key_live {
             self.op = Op::Invalidate;
             self.place = TxState::Queued { wrs };
             return TxAction::Requeue;
@@ -423,7 +390,8 @@ impl Tx {
     /// Notes that the queue pair is drained and the memory region destroyed: no device uses its memory, and no key
     /// covers it.
     pub fn key_dead(&mut self) -> TxAction {
-        self.key = KeyState::None;
+        self.key_live = false;
+        self.may_be_read = false;
         match self.place {
             TxState::Held => {
                 self.place = TxState::Done;
@@ -448,7 +416,7 @@ impl Tx {
             self.place = TxState::Waiting;
             return TxAction::Nothing;
         }
-        if self.key != KeyState::None {
+        if self.key_live || self.may_be_read {
             self.place = TxState::Held;
             return TxAction::Nothing;
         }
@@ -487,16 +455,16 @@ mod tests {
         let mut tx = posted(Op::GetDone, 3);
         assert!(tx.completed_in_front());
         assert!(tx.completed_in_front());
-        let before = tx.place();
+        let before = tx.place;
         assert!(!tx.completed_in_front());
-        assert_eq!(tx.place(), before);
+        assert_eq!(tx.place, before);
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert!(!tx.completed_in_front());
         // WRITEs of a part: the tx is queued yet.
         let mut tx = queued(Op::PutDone);
         tx.pushed(2);
         assert!(tx.completed_in_front());
-        assert_eq!(tx.place(), TxState::Queued { wrs: 1 });
+        assert_eq!(tx.place, TxState::Queued { wrs: 1 });
     }
 
     /// Tests that [`Tx::awaits`] is true exactly for a tx that takes an answer.
@@ -564,7 +532,7 @@ mod tests {
         let mut tx = posted(Op::PutReq, 1);
         assert_eq!(tx.answered(Answer::PutAck), TxAction::Requeue);
         assert_eq!(tx.op(), Op::PutDone);
-        assert_eq!(tx.place(), TxState::Queued { wrs: 1 });
+        assert_eq!(tx.place, TxState::Queued { wrs: 1 });
         post(&mut tx, 3);
         for _ in 0..3 {
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
@@ -578,7 +546,7 @@ mod tests {
         let parted = || {
             let mut tx = queued(Op::GetDone);
             tx.pushed(2);
-            assert_eq!(tx.place(), TxState::Queued { wrs: 2 });
+            assert_eq!(tx.place, TxState::Queued { wrs: 2 });
             assert!(tx.was_posted());
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             tx
@@ -616,7 +584,7 @@ mod tests {
             assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
             // A device that continues may report success of the last work request.
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
-            assert_eq!(tx.place(), TxState::Held);
+            assert_eq!(tx.place, TxState::Held);
             assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
             assert_eq!(tx.key_dead(), TxAction::Finish);
             assert_eq!(tx.cause(), Some(Cause::PeerClosed));
@@ -647,7 +615,7 @@ mod tests {
                 let _ = tx.completed(Wr::Any, first);
                 let _ = tx.completed(Wr::Any, second);
                 let _ = tx.key_dead();
-                assert_eq!(tx.place(), TxState::Done);
+                assert_eq!(tx.place, TxState::Done);
                 assert_eq!(tx.cause(), Some(Cause::AdminClose));
             }
             // It had failed before.
@@ -674,7 +642,7 @@ mod tests {
     fn a_nak_of_zero_is_success() {
         let mut tx = posted(Op::PutReq, 1);
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
-        assert_eq!(tx.place(), TxState::Waiting);
+        assert_eq!(tx.place, TxState::Waiting);
         assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         let mut tx = posted(Op::PutReq, 1);
@@ -692,14 +660,14 @@ mod tests {
                 Answer::PutDone(Ok(()))
             };
             let mut tx = posted(op, 2);
-            assert!(tx.key_live());
+            assert!(tx.key_live);
             assert_eq!(tx.answered(done), TxAction::Requeue);
             assert_eq!(tx.op(), Op::Invalidate);
             post(&mut tx, 1);
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             assert_eq!(tx.completed(Wr::Invalidate, Ok(())), TxAction::Finish);
-            assert!(!tx.key_live());
+            assert!(!tx.key_live);
             assert_eq!(tx.cause(), None);
         }
     }
@@ -710,7 +678,7 @@ mod tests {
         assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
-        assert_eq!(tx.place(), TxState::Held);
+        assert_eq!(tx.place, TxState::Held);
         assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::PeerClosed));
         // A flushed LOCAL_INV proves nothing either.
@@ -721,7 +689,7 @@ mod tests {
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
         }
         assert_eq!(tx.completed(Wr::Invalidate, FLUSHED), TxAction::Nothing);
-        assert_eq!(tx.place(), TxState::Held);
+        assert_eq!(tx.place, TxState::Held);
         // The transfer did not even fail: the peer knows that its answer arrived.
         assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), None);
@@ -755,7 +723,7 @@ mod tests {
             tx.answered_late(answer);
             assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
             // The key is alive yet.
-            assert_eq!(tx.place(), TxState::Held);
+            assert_eq!(tx.place, TxState::Held);
             tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
             tx.answered_late(Answer::GetDone(Err(Cause::Protocol)));
             assert_eq!(tx.key_dead(), TxAction::Finish);

@@ -40,7 +40,7 @@ const NONE: u16 = u16::MAX;
 pub struct TxSlot<T> {
     tx: Tx,
     /// Work requests that posting [`Tx::op`] takes.
-    slots: u16,
+    pub slots: u16,
     generation: u32,
     next: u16,
     /// `None` while the slot is free.
@@ -61,11 +61,6 @@ impl<T> TxSlot<T> {
         &self.tx
     }
 
-    /// Returns the number of work requests that posting [`Tx::op`] takes.
-    pub fn slots(&self) -> u16 {
-        self.slots
-    }
-
     pub fn transfer(&self) -> Option<&T> {
         self.transfer.as_ref()
     }
@@ -78,7 +73,7 @@ impl<T> TxSlot<T> {
     }
 
     fn is_pending(&self) -> bool {
-        !matches!(self.tx.place(), TxState::Free | TxState::Done)
+        !matches!(self.tx.place, TxState::Free | TxState::Done)
     }
 }
 
@@ -292,7 +287,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
             return;
         };
-        if slot.tx.place() == TxState::Free {
+        if slot.tx.place == TxState::Free {
             return;
         }
         slot.tx = Tx::FREE;
@@ -313,7 +308,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         let generation = u32::try_from(plain >> 16).ok()?;
         let index = u16::try_from(plain & 0xffff).ok()?;
         let slot = self.get(index)?;
-        (slot.generation == generation && slot.tx.place() != TxState::Free).then_some(index)
+        (slot.generation == generation && slot.tx.place != TxState::Free).then_some(index)
     }
 
     /// Returns the tx that a name belongs to, if it awaits an answer to `op`.
@@ -515,7 +510,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     pub fn completed(&mut self, index: u16, wr: Wr, result: Result<(), Cause>) -> Option<&mut T> {
         let tx = self.tx(index)?;
         let then = tx.completed(wr, result);
-        let last = result.is_ok() && !matches!(tx.place(), TxState::Posted { .. });
+        let last = result.is_ok() && !matches!(tx.place, TxState::Posted { .. });
         // A completion is never the peer's violation.
         let _ = self.follow(index, then);
         match last {

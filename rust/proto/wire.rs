@@ -418,7 +418,7 @@ pub struct WireMsg<'a> {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ParsedHdr {
     kind: MsgType,
-    order: Order,
+    pub order: Order,
     nob: u16,
     /// Total of its descriptor; 0 if that was not read.
     rd_total: u32,
@@ -427,11 +427,6 @@ pub struct ParsedHdr {
 impl ParsedHdr {
     pub fn kind(self) -> MsgType {
         self.kind
-    }
-
-    /// Returns the sender's byte order.
-    pub fn order(self) -> Order {
-        self.order
     }
 
     /// Returns whether this is an IMMEDIATE that is long enough for its LNet header.
@@ -811,7 +806,7 @@ mod tests {
         let Ok(msg) = decode(&buf) else {
             return false;
         };
-        let same = msg.env == ENV && msg.facts.order() == order && msg.facts.nob() == nob;
+        let same = msg.env == ENV && msg.facts.order == order && msg.facts.nob() == nob;
         let again = reparse(&buf, msg.facts).is_ok_and(check);
         same && again
             && cksum_of(&buf) == Some(0)

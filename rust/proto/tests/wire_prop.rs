@@ -215,7 +215,7 @@ proptest! {
         received.resize(sent.len() + pad, 0xaa);
         let msg = decode(&received).expect("own message");
         prop_assert_eq!(msg.env, env);
-        prop_assert_eq!(msg.facts.order(), order);
+        prop_assert_eq!(msg.facts.order, order);
         prop_assert_eq!(msg.facts.nob(), sent.len());
         prop_assert_eq!(reencode(&msg).unwrap(), sent);
     }
@@ -301,7 +301,7 @@ proptest! {
             peer_stamp: env.src_stamp,
         };
         let general = decode(&buf[..received]).ok().filter(|m| {
-            m.facts.order() == Order::Native && buf[12..16] == [0; 4] && check_identity(&m.env, &expect).is_ok()
+            m.facts.order == Order::Native && buf[12..16] == [0; 4] && check_identity(&m.env, &expect).is_ok()
         });
         let plain = plain_head(&buf, received, &expect)
             .and_then(|(credits, facts)| Some((credits, facts, reparse(&buf, facts).ok()?)))

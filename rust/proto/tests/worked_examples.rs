@@ -61,7 +61,7 @@ fn both_ways(order: Order, env: &Envelope, body: &BodyOut<'_>, hex: &str) {
     let nob = encode_as(&mut out, order, env, body).unwrap();
     assert_eq!(out[..nob], want);
     let msg = decode(&want).unwrap();
-    assert_eq!(msg.facts.order(), order);
+    assert_eq!(msg.facts.order, order);
     assert_eq!(msg.env, *env);
     assert_eq!(msg.body.kind(), body.kind());
     assert_eq!(reencode(&msg).unwrap(), want);

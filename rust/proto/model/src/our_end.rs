@@ -228,7 +228,7 @@ impl Ours {
         if !matches!(self.slot(index)?.tx().op(), Op::PutDone | Op::GetDone) {
             return Err("a part of what has no WRITEs".into());
         }
-        let left = self.slot(index)?.slots();
+        let left = self.slot(index)?.slots;
         if wrs == 0 || wrs >= left {
             return Err("a part that is nothing, or all".into());
         }
@@ -251,7 +251,7 @@ impl Ours {
             return Err("the pump broke the order of a queue".into());
         }
         let slot = self.slot(index)?;
-        let (op, slots) = (slot.tx().op(), slot.slots());
+        let (op, slots) = (slot.tx().op(), slot.slots);
         let transfer = *slot.transfer().ok_or("posting a tx without a transfer")?;
         let own = self.cookie(index);
         let quiet = match op {
@@ -319,7 +319,7 @@ impl Ours {
             Work::Send(index) | Work::Write(index) | Work::Quiet(index) => (index, Wr::Any),
             Work::Invalidate(index) => (index, Wr::Invalidate),
         };
-        let place = self.slot(index)?.tx().place();
+        let place = self.slot(index)?.tx().place;
         self.txs.completed(index, wr, result);
         self.note_follow(index, place)?;
         Ok(Some(work))
@@ -411,13 +411,13 @@ impl Ours {
         if self.txs.answered(index, answer, slots).is_err() {
             return Err(format!("{VIOLATION}: {answer:?} in {tx:?}"));
         }
-        self.note_follow(index, tx.place())
+        self.note_follow(index, tx.place)
     }
 
     /// Follows the tx at `index`, which was in the state `before`, into its list.
     fn note_follow(&mut self, index: u16, before: TxState) -> Result<(), Fault> {
         let queued = |place| matches!(place, TxState::Queued { .. });
-        match self.slot(index)?.tx().place() {
+        match self.slot(index)?.tx().place {
             now if queued(now) && !queued(before) => {
                 self.copy[self.queue_of(index)].push_back(index);
             }
@@ -461,7 +461,7 @@ impl Ours {
             return Err("finished transmits change their order".into());
         }
         let tx = *self.slot(index)?.tx();
-        if tx.place() != TxState::Done {
+        if tx.place != TxState::Done {
             return Err(format!("{tx:?} is handed to LNet as finished"));
         }
         let uses = |work: &Work| match *work {
@@ -471,7 +471,7 @@ impl Ours {
         if self.sq.iter().any(uses) {
             return Err("a tx is finished while the device still has work of it".into());
         }
-        if tx.key_live() {
+        if tx.key_live {
             return Err("a tx is finished with a live key".into());
         }
         let cookie = self.cookie(index);
@@ -496,7 +496,7 @@ impl Ours {
     }
 
     fn places(&self) -> Vec<TxState> {
-        self.txs.iter().map(|(_, slot)| slot.tx().place()).collect()
+        self.txs.iter().map(|(_, slot)| slot.tx().place).collect()
     }
 
     fn pushed(&mut self, index: u16) {
@@ -599,7 +599,7 @@ impl Ours {
                 continue;
             };
             let tx = slot.tx();
-            let (place, wrs) = match tx.place() {
+            let (place, wrs) = match tx.place {
                 TxState::Free => (0, 0),
                 TxState::Queued { wrs } => (2, wrs),
                 TxState::Posted { wrs, answer: false } => (3, wrs),
@@ -608,9 +608,9 @@ impl Ours {
                 TxState::Held => (6, 0),
                 TxState::Done => (7, 0),
             };
-            out.extend([place, wrs as u8, tx.op() as u8, u8::from(tx.key_live())]);
+            out.extend([place, wrs as u8, tx.op() as u8, u8::from(tx.key_live)]);
             out.extend([u8::from(tx.was_posted()), u8::from(tx.cause().is_some())]);
-            out.push(slot.slots() as u8);
+            out.push(slot.slots as u8);
             if let Some(t) = slot.transfer() {
                 let peer = match t.peer {
                     0 => 0xff,

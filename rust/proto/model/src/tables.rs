@@ -245,22 +245,22 @@ pub fn tx_situations() -> Vec<Tx> {
     let rank = |tx: &Tx| {
         (
             ops.iter().position(|op| *op == tx.op()),
-            place_rank(tx.place()),
+            place_rank(tx.place),
         )
     };
-    found.sort_by_key(|tx| (tx.place() != TxState::Free, rank(tx), tx.cause().is_some()));
+    found.sort_by_key(|tx| (tx.place != TxState::Free, rank(tx), tx.cause().is_some()));
     found
 }
 
 /// Returns whether the event can happen: a device completes only what was posted, the driver posts only
 /// what it took from a queue, and destroys memory regions after everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
-    match (event, tx.place()) {
+    match (event, tx.place) {
         (TxEvent::Post, TxState::Queued { .. }) => true,
         // The rest of a chain.
         (TxEvent::Post, TxState::Posted { wrs, .. }) => {
             let chain = matches!(tx.op(), Op::GetReq | Op::PutAck | Op::PutDone | Op::GetDone);
-            chain && wrs < 2 && tx.cause().is_none() && !tx.was_told()
+            chain && wrs < 2 && tx.cause().is_none() && !tx.told
         }
         (TxEvent::Post, _) => false,
         (TxEvent::KeyDead, place) => matches!(place, TxState::Held | TxState::Done | TxState::Free),
@@ -281,13 +281,13 @@ pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
 }
 
 fn same(a: &Tx, b: &Tx) -> bool {
-    let free = a.place() == TxState::Free && b.place() == TxState::Free;
-    let done = a.place() == TxState::Done && b.place() == TxState::Done;
+    let free = a.place == TxState::Free && b.place == TxState::Free;
+    let done = a.place == TxState::Done && b.place == TxState::Done;
     let causes = a.cause().is_some() == b.cause().is_some();
-    let told = a.was_told() == b.was_told();
-    let keys = a.key_live() == b.key_live();
-    let alike = keys && told && causes && a.is_cut() == b.is_cut();
-    free || done && causes || a.place() == b.place() && a.op() == b.op() && alike
+    let told = a.told == b.told;
+    let keys = a.key_live == b.key_live;
+    let alike = keys && told && causes && a.cut == b.cut;
+    free || done && causes || a.place == b.place && a.op() == b.op() && alike
 }
 
 fn place_rank(place: TxState) -> (u8, u16) {
@@ -316,19 +316,19 @@ fn place_name(place: TxState) -> String {
 
 /// Returns a situation in words.
 pub fn situation(tx: &Tx) -> String {
-    let mut name = match tx.place() {
+    let mut name = match tx.place {
         TxState::Free => return "Free".into(),
         TxState::Done => "Done".to_string(),
         place => format!("{:?} {}", tx.op(), place_name(place)),
     };
-    if tx.key_live() {
+    if tx.key_live {
         name.push_str(", key");
     }
-    if tx.was_told() && tx.place() != TxState::Done && tx.op() != Op::Invalidate {
+    if tx.told && tx.place != TxState::Done && tx.op() != Op::Invalidate {
         name.push_str(", told");
     }
     match tx.cause() {
-        Some(_) if tx.is_cut() => name.push_str(", cut"),
+        Some(_) if tx.cut => name.push_str(", cut"),
         Some(_) => name.push_str(", failed"),
         None => {}
     }
@@ -342,8 +342,8 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
     let mut after = *tx;
     let then = tx_apply(&mut after, event);
     let mut words = Vec::new();
-    if after.place() != tx.place() {
-        words.push(format!("**{}**", place_name(after.place())));
+    if after.place != tx.place {
+        words.push(format!("**{}**", place_name(after.place)));
     }
     if after.op() != tx.op() {
         words.push(format!("{:?}", after.op()));

@@ -137,7 +137,7 @@ fn every_cause_is_latched_once() {
 }
 
 fn wrs(tx: &Tx) -> u16 {
-    match tx.place() {
+    match tx.place {
         TxState::Queued { wrs } | TxState::Posted { wrs, .. } => wrs,
         _ => 0,
     }
@@ -145,7 +145,7 @@ fn wrs(tx: &Tx) -> u16 {
 
 fn awaits(tx: &Tx) -> bool {
     matches!(
-        tx.place(),
+        tx.place,
         TxState::Waiting | TxState::Posted { answer: true, .. }
     )
 }
@@ -169,11 +169,11 @@ fn every_event_in_every_tx_situation() {
 
 /// Checks a cell; the first half also holds for cells that cannot happen.
 fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
-    let (was, is) = (tx.place(), after.place());
+    let (was, is) = (tx.place, after.place);
     let ends = is == TxState::Done && was != TxState::Done;
     assert_eq!(then == TxAction::Finish, ends, "{cell}: handed to LNet");
     if ends {
-        assert!(!after.key_live(), "{cell}: ends with a live key");
+        assert!(!after.key_live, "{cell}: ends with a live key");
         let left = wrs(tx).saturating_sub(u16::from(matches!(event, TxEvent::Completed(..))));
         assert_eq!(left, 0, "{cell}: ends while posted");
     }
@@ -182,18 +182,18 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
     }
     // The peer's answer is the result, even a late one; and all was acknowledged though the connection had ended.
     // Nothing else changes a cause.
-    let late = matches!(event, TxEvent::Late(_)) && !tx.was_told();
-    let well = tx.is_cut() && matches!(event, TxEvent::Completed(_, true)) && ends;
+    let late = matches!(event, TxEvent::Late(_)) && !tx.told;
+    let well = tx.cut && matches!(event, TxEvent::Completed(_, true)) && ends;
     let expected = if well { None } else { tx.cause() };
     assert!(
         tx.cause().is_none() || after.cause() == expected || late,
         "{cell}: cause"
     );
     if matches!(event, TxEvent::Completed(_, false)) && matches!(was, TxState::Posted { .. }) {
-        assert!(!after.is_cut(), "{cell}: may not end well any more");
+        assert!(!after.cut, "{cell}: may not end well any more");
     }
     assert!(
-        !tx.was_told() || after.cause() == tx.cause(),
+        !tx.told || after.cause() == tx.cause(),
         "{cell}: the result changes"
     );
     if !can_happen(tx, event) {
@@ -203,7 +203,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
     let reads = matches!(after.op(), Op::PutDone | Op::GetDone);
     if is == TxState::Held {
         let read = reads && after.cause().is_some();
-        assert!(after.key_live() || read, "{cell}: held for nothing");
+        assert!(after.key_live || read, "{cell}: held for nothing");
     }
     if matches!(event, TxEvent::Completed(_, false)) && reads {
         assert!(!ends, "{cell}: ends though its memory may be read");
@@ -215,11 +215,11 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
             assert_eq!(wrs(after), wrs(tx).saturating_sub(1), "{cell}: count");
             let live = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
             assert!(
-                ok || !live || after.cause().is_some() || tx.was_told(),
+                ok || !live || after.cause().is_some() || tx.told,
                 "{cell}: an error is a cause"
             );
             let kills = ok && wr == Wr::Invalidate;
-            assert_eq!(after.key_live(), tx.key_live() && !kills, "{cell}: key");
+            assert_eq!(after.key_live, tx.key_live && !kills, "{cell}: key");
             assert_eq!(after.op(), tx.op(), "{cell}");
         }
         TxEvent::Answered(_) => {
@@ -232,12 +232,12 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
                 assert_eq!(wrs(after), wrs(tx), "{cell}: count");
                 assert!(!awaits(after) && awaits(tx), "{cell}: answered twice");
             }
-            assert_eq!(after.key_live(), tx.key_live(), "{cell}: key");
+            assert_eq!(after.key_live, tx.key_live, "{cell}: key");
         }
         TxEvent::Cancel => {
             assert!(!awaits(after), "{cell}: still waits");
             let spared = matches!(was, TxState::Free | TxState::Held | TxState::Done);
-            let latches = !spared && !tx.was_told();
+            let latches = !spared && !tx.told;
             assert_eq!(
                 after.cause().is_some(),
                 tx.cause().is_some() || latches,
@@ -248,15 +248,15 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
         }
         TxEvent::Late(_) => {
             assert_eq!((is, then), (was, TxAction::Nothing), "{cell}: goes on");
-            assert_eq!(after.key_live(), tx.key_live(), "{cell}: key");
+            assert_eq!(after.key_live, tx.key_live, "{cell}: key");
             assert_eq!((after.op(), wrs(after)), (tx.op(), wrs(tx)), "{cell}");
-            let counts = after.was_told() && !tx.was_told();
+            let counts = after.told && !tx.told;
             assert!(
                 !counts || matches!(tx.op(), Op::GetReq | Op::PutAck) && after.cause().is_none(),
                 "{cell}: an answer to something else"
             );
         }
-        TxEvent::KeyDead => assert!(!after.key_live(), "{cell}"),
+        TxEvent::KeyDead => assert!(!after.key_live, "{cell}"),
         TxEvent::Post => {
             let may = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
             assert_eq!(wrs(after), wrs(tx) + u16::from(may), "{cell}: count");

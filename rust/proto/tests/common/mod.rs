@@ -89,7 +89,7 @@ pub fn reencode(msg: &WireMsg<'_>) -> Result<Vec<u8>, WireError> {
         Body::GetDone(d) => BodyOut::GetDone(d),
     };
     let mut out = vec![0xee; 4096];
-    let nob = encode_as(&mut out, msg.facts.order(), &msg.env, &body)?;
+    let nob = encode_as(&mut out, msg.facts.order, &msg.env, &body)?;
     out.truncate(nob - tail.len());
     out.extend_from_slice(tail);
     Ok(out)
