@@ -8,16 +8,13 @@
 //! because a provider may report the flush before its device knows.
 //!
 //! ```text
-//!                posting                  last WR
+//!                posting      last WR, and the answer if one is wanted
 //!  Free -> Queued -----> Posted --------------------> Done
-//!            ^             | \                         ^
-//!            |   PUT_ACK,  |  \ last WR, answer wanted |
-//!            | final answer|   v                       |
-//!            | with a key  |  Waiting --- answer ------+
-//!            +-------------+---- |                     |
-//!             cancelled, key live|or flushed, and its |
-//!             memory may be read v                     |
-//!                               Held ---- KeyDead -----+
+//!            ^             | |                          ^
+//!            |   PUT_ACK,  | |  cancelled, key live     |
+//!            | final answer| |  or flushed, and its     |
+//!            | with a key  | v  memory may be read      |
+//!            +-------------+ Held ------ KeyDead -------+
 //! ```
 //!
 //! A final answer to a tx whose key is live sends the tx through the queue once more, as [`Op::Invalidate`]. `Held`
@@ -130,20 +127,10 @@ pub enum Wr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
     Free,
-    /// In a queue, or new; work requests of an earlier step, or WRITEs of this one, may still be uncompleted (`wrs`).
-    Queued {
-        /// Uncompleted work requests.
-        wrs: u16,
-    },
-    /// At least one work request is uncompleted.
-    Posted {
-        /// Uncompleted work requests.
-        wrs: u16,
-        /// Whether an answer is still to come.
-        answer: bool,
-    },
-    /// All work requests completed, the answer is still to come.
-    Waiting,
+    /// In a queue, or new; work requests of an earlier step, or WRITEs of this one, may still be uncompleted.
+    Queued,
+    /// A work request is uncompleted, or an answer is still to come.
+    Posted,
     /// Held only by the live key, or because the device may not know yet that the queue pair is in the error state.
     Held,
     /// Finished; the LNet half has it.
@@ -167,6 +154,10 @@ pub enum TxAction {
 #[derive(Clone, Copy, Debug)]
 pub struct Tx {
     pub place: TxState,
+    /// Uncompleted work requests.
+    pub wrs: u16,
+    /// It is posted, and the peer's answer is still to come.
+    pub answer: bool,
     op: Op,
     /// A memory region covers its memory, from the time the tx is built, because the mapping alone keeps the memory.
     /// The peer may use the key once the registration is posted.
@@ -184,6 +175,8 @@ pub struct Tx {
 impl Tx {
     pub const FREE: Self = Self {
         place: TxState::Free,
+        wrs: 0,
+        answer: false,
         op: Op::Immediate,
         key_live: false,
         may_be_read: false,
@@ -196,7 +189,7 @@ impl Tx {
     /// Creates a tx for `op`, which enters a queue or is posted next.
     pub fn new(op: Op) -> Self {
         Self {
-            place: TxState::Queued { wrs: 0 },
+            place: TxState::Queued,
             op,
             key_live: op.needs_key(),
             ..Self::FREE
@@ -221,8 +214,8 @@ impl Tx {
     /// Returns the cause if it timed out now, by the place where it waits (protocol section 7).
     pub fn timeout_cause(&self) -> Cause {
         match self.place {
-            TxState::Posted { .. } => Cause::DeadlineSending,
-            TxState::Waiting => Cause::DeadlineAnswer,
+            TxState::Posted if self.wrs > 0 => Cause::DeadlineSending,
+            TxState::Posted => Cause::DeadlineAnswer,
             _ => Cause::DeadlineQueued,
         }
     }
@@ -231,9 +224,9 @@ impl Tx {
     /// can be posted, [`Tx::latch`] follows before the connection ends.
     #[inline]
     pub fn posting(&mut self) -> Op {
-        if let TxState::Queued { wrs } = self.place {
-            let answer = self.op.wants_answer() && self.cause.is_none();
-            self.place = TxState::Posted { wrs, answer };
+        if self.place == TxState::Queued {
+            self.place = TxState::Posted;
+            self.answer = self.op.wants_answer() && self.cause.is_none();
         }
         self.op
     }
@@ -249,13 +242,8 @@ impl Tx {
     /// work request that is refused, [`Tx::completed`] is called with an error.
     #[inline]
     pub fn pushed(&mut self, n: u16) {
-        match &mut self.place {
-            TxState::Posted { wrs, .. } | TxState::Queued { wrs } => {
-                *wrs = wrs.saturating_add(n);
-                self.posted = true;
-            }
-            TxState::Free | TxState::Waiting | TxState::Held | TxState::Done => {}
-        }
+        self.wrs = self.wrs.saturating_add(n);
+        self.posted = true;
     }
 
     /// Handles the success of one of its work requests in front of another one. Returns false if that was its only
@@ -263,12 +251,9 @@ impl Tx {
     #[inline(always)]
     #[must_use]
     pub fn completed_in_front(&mut self) -> bool {
-        let (TxState::Posted { wrs, .. } | TxState::Queued { wrs }) = &mut self.place else {
-            return false;
-        };
-        match wrs.checked_sub(1) {
+        match self.wrs.checked_sub(1) {
             Some(left @ 1..) => {
-                *wrs = left;
+                self.wrs = left;
                 true
             }
             _ => false,
@@ -287,36 +272,21 @@ impl Tx {
             Ok(()) if wr == Wr::Invalidate => self.key_live = false,
             Ok(()) => {}
         }
-        match self.place {
-            TxState::Queued { wrs } => {
-                self.place = TxState::Queued {
-                    wrs: wrs.saturating_sub(1),
-                };
-                TxAction::Nothing
-            }
-            TxState::Posted { wrs, answer } => {
-                let wrs = wrs.saturating_sub(1);
-                let answer = answer && result.is_ok();
-                self.place = TxState::Posted { wrs, answer };
-                self.settle()
-            }
-            TxState::Free | TxState::Waiting | TxState::Held | TxState::Done => TxAction::Nothing,
+        self.wrs = self.wrs.saturating_sub(1);
+        if self.place != TxState::Posted {
+            return TxAction::Nothing;
         }
+        self.answer &= result.is_ok();
+        self.settle()
     }
 
     #[inline(always)]
     pub fn answered(&mut self, answer: Answer) -> TxAction {
-        let wrs = match self.place {
-            TxState::Posted { wrs, answer: true } => wrs,
-            TxState::Waiting => 0,
-            _ => return TxAction::Violation,
-        };
+        if !self.answer {
+            return TxAction::Violation;
+        }
         let result = match (self.op, answer) {
-            (Op::PutReq, Answer::PutAck) => {
-                self.op = Op::PutDone;
-                self.place = TxState::Queued { wrs };
-                return TxAction::Requeue;
-            }
+            (Op::PutReq, Answer::PutAck) => return self.requeue(Op::PutDone),
             (Op::PutReq, Answer::PutNak(0)) => Ok(()),
             (Op::PutReq, Answer::PutNak(status)) => Err(Cause::Told(status)),
             (Op::PutAck, Answer::PutDone(result)) => result,
@@ -328,23 +298,25 @@ impl Tx {
         }
         self.told = true;
         if self.key_live {
-            self.op = Op::Invalidate;
-            self.place = TxState::Queued { wrs };
-            return TxAction::Requeue;
+            return self.requeue(Op::Invalidate);
         }
-        self.place = TxState::Posted { wrs, answer: false };
+        self.answer = false;
         self.settle()
+    }
+
+    #[inline(always)]
+    fn requeue(&mut self, op: Op) -> TxAction {
+        self.op = op;
+        self.place = TxState::Queued;
+        self.answer = false;
+        TxAction::Requeue
     }
 
     /// Returns whether its step is `op` and the peer's answer may arrive now. Otherwise [`Tx::answered`] takes no
     /// answer.
     #[inline]
     pub fn awaits(&self, op: Op) -> bool {
-        let awaits = matches!(
-            self.place,
-            TxState::Posted { answer: true, .. } | TxState::Waiting
-        );
-        awaits && self.op == op
+        self.answer && self.op == op
     }
 
     /// Handles an answer that had arrived when the connection ended. If it says so, the data of a transfer is there,
@@ -364,26 +336,22 @@ impl Tx {
 
     /// Returns whether it ended with the connection before the answer that says whether the data is there.
     pub fn awaits_late(&self) -> bool {
-        let over = matches!(
-            self.place,
-            TxState::Posted { answer: false, .. } | TxState::Held
-        );
+        let over = matches!(self.place, TxState::Posted | TxState::Held) && !self.answer;
         over && !self.told && self.op.needs_key()
     }
 
     /// Cancels it because the connection ended. The caller has emptied the queues, so a queued tx is in no queue.
     pub fn cancel(&mut self, cause: Cause) -> TxAction {
-        let (wrs, posted) = match self.place {
-            TxState::Free | TxState::Held | TxState::Done => return TxAction::Nothing,
-            TxState::Waiting => (0, false),
-            TxState::Queued { wrs } => (wrs, false),
-            TxState::Posted { wrs, .. } => (wrs, wrs > 0),
-        };
+        if matches!(self.place, TxState::Free | TxState::Held | TxState::Done) {
+            return TxAction::Nothing;
+        }
         if self.cause.is_none() {
+            let posted = self.place == TxState::Posted && self.wrs > 0;
             self.cut = posted && self.op.ends_with_send();
         }
         self.latch(cause);
-        self.place = TxState::Posted { wrs, answer: false };
+        self.place = TxState::Posted;
+        self.answer = false;
         self.settle()
     }
 
@@ -409,11 +377,7 @@ impl Tx {
     }
 
     fn settle(&mut self) -> TxAction {
-        let TxState::Posted { wrs: 0, answer } = self.place else {
-            return TxAction::Nothing;
-        };
-        if answer {
-            self.place = TxState::Waiting;
+        if self.wrs > 0 || self.answer {
             return TxAction::Nothing;
         }
         if self.key_live || self.may_be_read {
@@ -464,7 +428,7 @@ mod tests {
         let mut tx = queued(Op::PutDone);
         tx.pushed(2);
         assert!(tx.completed_in_front());
-        assert_eq!(tx.place, TxState::Queued { wrs: 1 });
+        assert_eq!((tx.place, tx.wrs), (TxState::Queued, 1));
     }
 
     /// Tests that [`Tx::awaits`] is true exactly for a tx that takes an answer.
@@ -476,22 +440,14 @@ mod tests {
             (Op::PutAck, Answer::PutDone(Ok(()))),
             (Op::GetReq, Answer::GetDone(Ok(()))),
         ];
-        let sent = TxState::Posted {
-            wrs: 1,
-            answer: true,
-        };
-        let answered = TxState::Posted {
-            wrs: 1,
-            answer: false,
-        };
         let places = [
-            TxState::Free,
-            TxState::Queued { wrs: 1 },
-            sent,
-            answered,
-            TxState::Waiting,
-            TxState::Held,
-            TxState::Done,
+            (TxState::Free, 0, false),
+            (TxState::Queued, 1, false),
+            (TxState::Posted, 1, true),
+            (TxState::Posted, 1, false),
+            (TxState::Posted, 0, true),
+            (TxState::Held, 0, false),
+            (TxState::Done, 0, false),
         ];
         for (to, answer) in ANSWERS {
             for op in [
@@ -504,9 +460,11 @@ mod tests {
                 Op::GetDone,
                 Op::Invalidate,
             ] {
-                for place in places {
+                for (place, wrs, awaited) in places {
                     let mut tx = Tx {
                         place,
+                        wrs,
+                        answer: awaited,
                         ..posted(op, 1)
                     };
                     let awaits = tx.awaits(to);
@@ -532,7 +490,7 @@ mod tests {
         let mut tx = posted(Op::PutReq, 1);
         assert_eq!(tx.answered(Answer::PutAck), TxAction::Requeue);
         assert_eq!(tx.op(), Op::PutDone);
-        assert_eq!(tx.place, TxState::Queued { wrs: 1 });
+        assert_eq!((tx.place, tx.wrs), (TxState::Queued, 1));
         post(&mut tx, 3);
         for _ in 0..3 {
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
@@ -546,7 +504,7 @@ mod tests {
         let parted = || {
             let mut tx = queued(Op::GetDone);
             tx.pushed(2);
-            assert_eq!(tx.place, TxState::Queued { wrs: 2 });
+            assert_eq!((tx.place, tx.wrs), (TxState::Queued, 2));
             assert!(tx.was_posted());
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             tx
@@ -642,7 +600,8 @@ mod tests {
     fn a_nak_of_zero_is_success() {
         let mut tx = posted(Op::PutReq, 1);
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
-        assert_eq!(tx.place, TxState::Waiting);
+        assert_eq!((tx.place, tx.wrs, tx.answer), (TxState::Posted, 0, true));
+        assert_eq!(tx.timeout_cause(), Cause::DeadlineAnswer);
         assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         let mut tx = posted(Op::PutReq, 1);

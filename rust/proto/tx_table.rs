@@ -510,7 +510,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     pub fn completed(&mut self, index: u16, wr: Wr, result: Result<(), Cause>) -> Option<&mut T> {
         let tx = self.tx(index)?;
         let then = tx.completed(wr, result);
-        let last = result.is_ok() && !matches!(tx.place, TxState::Posted { .. });
+        let last = result.is_ok() && (tx.place != TxState::Posted || tx.wrs == 0);
         // A completion is never the peer's violation.
         let _ = self.follow(index, then);
         match last {

@@ -416,7 +416,7 @@ impl Ours {
 
     /// Follows the tx at `index`, which was in the state `before`, into its list.
     fn note_follow(&mut self, index: u16, before: TxState) -> Result<(), Fault> {
-        let queued = |place| matches!(place, TxState::Queued { .. });
+        let queued = |place| place == TxState::Queued;
         match self.slot(index)?.tx().place {
             now if queued(now) && !queued(before) => {
                 self.copy[self.queue_of(index)].push_back(index);
@@ -599,17 +599,15 @@ impl Ours {
                 continue;
             };
             let tx = slot.tx();
-            let (place, wrs) = match tx.place {
-                TxState::Free => (0, 0),
-                TxState::Queued { wrs } => (2, wrs),
-                TxState::Posted { wrs, answer: false } => (3, wrs),
-                TxState::Posted { wrs, answer: true } => (4, wrs),
-                TxState::Waiting => (5, 0),
-                TxState::Held => (6, 0),
-                TxState::Done => (7, 0),
-            };
-            out.extend([place, wrs as u8, tx.op() as u8, u8::from(tx.key_live)]);
-            out.extend([u8::from(tx.was_posted()), u8::from(tx.cause().is_some())]);
+            out.extend([tx.place as u8, tx.wrs as u8, tx.op() as u8]);
+            for flag in [
+                tx.answer,
+                tx.key_live,
+                tx.was_posted(),
+                tx.cause().is_some(),
+            ] {
+                out.push(u8::from(flag));
+            }
             out.push(slot.slots as u8);
             if let Some(t) = slot.transfer() {
                 let peer = match t.peer {

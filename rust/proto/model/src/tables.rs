@@ -242,12 +242,7 @@ pub fn tx_situations() -> Vec<Tx> {
             }
         }
     }
-    let rank = |tx: &Tx| {
-        (
-            ops.iter().position(|op| *op == tx.op()),
-            place_rank(tx.place),
-        )
-    };
+    let rank = |tx: &Tx| (ops.iter().position(|op| *op == tx.op()), place_rank(tx));
     found.sort_by_key(|tx| (tx.place != TxState::Free, rank(tx), tx.cause().is_some()));
     found
 }
@@ -255,27 +250,30 @@ pub fn tx_situations() -> Vec<Tx> {
 /// Returns whether the event can happen: a device completes only what was posted, the driver posts only
 /// what it took from a queue, and destroys memory regions after everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
+    let wrs = tx.wrs;
     match (event, tx.place) {
-        (TxEvent::Post, TxState::Queued { .. }) => true,
+        (TxEvent::Post, TxState::Queued) => true,
         // The rest of a chain.
-        (TxEvent::Post, TxState::Posted { wrs, .. }) => {
+        (TxEvent::Post, TxState::Posted) => {
             let chain = matches!(tx.op(), Op::GetReq | Op::PutAck | Op::PutDone | Op::GetDone);
-            chain && wrs < 2 && tx.cause().is_none() && !tx.told
+            chain && (1..2).contains(&wrs) && tx.cause().is_none() && !tx.told
         }
         (TxEvent::Post, _) => false,
         (TxEvent::KeyDead, place) => matches!(place, TxState::Held | TxState::Done | TxState::Free),
-        (TxEvent::Completed(wr, _), TxState::Queued { wrs }) => wrs > 0 && wr == Wr::Any,
+        (TxEvent::Completed(wr, _), TxState::Queued) => wrs > 0 && wr == Wr::Any,
         // The LOCAL_INV is the last of a tx, and completions come in order.
-        (TxEvent::Completed(wr, _), TxState::Posted { wrs, .. }) => {
+        (TxEvent::Completed(wr, _), TxState::Posted) => {
             let last = tx.op() == Op::Invalidate && wrs == 1;
             wrs > 0 && last == (wr == Wr::Invalidate)
         }
         (TxEvent::Completed(..), _) => false,
         // After the connection: nothing is queued, and no answer is waited for.
-        (TxEvent::Late(_), place) => matches!(
-            place,
-            TxState::Free | TxState::Posted { answer: false, .. } | TxState::Held | TxState::Done
-        ),
+        (TxEvent::Late(_), place) => {
+            matches!(
+                place,
+                TxState::Free | TxState::Posted | TxState::Held | TxState::Done
+            ) && !tx.answer
+        }
         (TxEvent::Cancel | TxEvent::Answered(_), _) => true,
     }
 }
@@ -287,30 +285,29 @@ fn same(a: &Tx, b: &Tx) -> bool {
     let told = a.told == b.told;
     let keys = a.key_live == b.key_live;
     let alike = keys && told && causes && a.cut == b.cut;
-    free || done && causes || a.place == b.place && a.op() == b.op() && alike
+    let counts = (a.wrs, a.answer) == (b.wrs, b.answer);
+    free || done && causes || a.place == b.place && counts && a.op() == b.op() && alike
 }
 
-fn place_rank(place: TxState) -> (u8, u16) {
-    match place {
-        TxState::Free => (0, 0),
-        TxState::Queued { wrs } => (2, wrs),
-        TxState::Posted { wrs, answer: true } => (3, wrs),
-        TxState::Posted { wrs, answer: false } => (4, wrs),
-        TxState::Waiting => (5, 0),
-        TxState::Held => (6, 0),
-        TxState::Done => (7, 0),
+fn place_rank(tx: &Tx) -> (u8, u16) {
+    match (tx.place, tx.wrs, tx.answer) {
+        (TxState::Free, ..) => (0, 0),
+        (TxState::Queued, wrs, _) => (2, wrs),
+        (TxState::Posted, 0, _) => (5, 0),
+        (TxState::Posted, wrs, true) => (3, wrs),
+        (TxState::Posted, wrs, false) => (4, wrs),
+        (TxState::Held, ..) => (6, 0),
+        (TxState::Done, ..) => (7, 0),
     }
 }
 
-fn place_name(place: TxState) -> String {
-    match place {
-        TxState::Free => "Free".into(),
-        TxState::Queued { wrs } => format!("Queued({wrs})"),
-        TxState::Posted { wrs, answer: true } => format!("Posted({wrs}, answer)"),
-        TxState::Posted { wrs, answer: false } => format!("Posted({wrs})"),
-        TxState::Waiting => "Waiting".into(),
-        TxState::Held => "Held".into(),
-        TxState::Done => "Done".into(),
+fn place_name(tx: &Tx) -> String {
+    match (tx.place, tx.wrs, tx.answer) {
+        (TxState::Queued, wrs, _) => format!("Queued({wrs})"),
+        (TxState::Posted, 0, _) => "Waiting".into(),
+        (TxState::Posted, wrs, true) => format!("Posted({wrs}, answer)"),
+        (TxState::Posted, wrs, false) => format!("Posted({wrs})"),
+        (place, ..) => format!("{place:?}"),
     }
 }
 
@@ -319,7 +316,7 @@ pub fn situation(tx: &Tx) -> String {
     let mut name = match tx.place {
         TxState::Free => return "Free".into(),
         TxState::Done => "Done".to_string(),
-        place => format!("{:?} {}", tx.op(), place_name(place)),
+        _ => format!("{:?} {}", tx.op(), place_name(tx)),
     };
     if tx.key_live {
         name.push_str(", key");
@@ -342,8 +339,8 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
     let mut after = *tx;
     let then = tx_apply(&mut after, event);
     let mut words = Vec::new();
-    if after.place != tx.place {
-        words.push(format!("**{}**", place_name(after.place)));
+    if place_name(&after) != place_name(tx) {
+        words.push(format!("**{}**", place_name(&after)));
     }
     if after.op() != tx.op() {
         words.push(format!("{:?}", after.op()));

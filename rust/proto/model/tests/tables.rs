@@ -136,20 +136,6 @@ fn every_cause_is_latched_once() {
     }
 }
 
-fn wrs(tx: &Tx) -> u16 {
-    match tx.place {
-        TxState::Queued { wrs } | TxState::Posted { wrs, .. } => wrs,
-        _ => 0,
-    }
-}
-
-fn awaits(tx: &Tx) -> bool {
-    matches!(
-        tx.place,
-        TxState::Waiting | TxState::Posted { answer: true, .. }
-    )
-}
-
 #[test]
 fn every_event_in_every_tx_situation() {
     let situations = tx_situations();
@@ -174,7 +160,9 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
     assert_eq!(then == TxAction::Finish, ends, "{cell}: handed to LNet");
     if ends {
         assert!(!after.key_live, "{cell}: ends with a live key");
-        let left = wrs(tx).saturating_sub(u16::from(matches!(event, TxEvent::Completed(..))));
+        let left = tx
+            .wrs
+            .saturating_sub(u16::from(matches!(event, TxEvent::Completed(..))));
         assert_eq!(left, 0, "{cell}: ends while posted");
     }
     if matches!(was, TxState::Free | TxState::Done) {
@@ -189,7 +177,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
         tx.cause().is_none() || after.cause() == expected || late,
         "{cell}: cause"
     );
-    if matches!(event, TxEvent::Completed(_, false)) && matches!(was, TxState::Posted { .. }) {
+    if matches!(event, TxEvent::Completed(_, false)) && was == TxState::Posted {
         assert!(!after.cut, "{cell}: may not end well any more");
     }
     assert!(
@@ -208,12 +196,12 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
     if matches!(event, TxEvent::Completed(_, false)) && reads {
         assert!(!ends, "{cell}: ends though its memory may be read");
     }
-    let queued = matches!(is, TxState::Queued { .. }) && !matches!(was, TxState::Queued { .. });
+    let queued = is == TxState::Queued && was != TxState::Queued;
     assert_eq!(then == TxAction::Requeue, queued, "{cell}: queued");
     match event {
         TxEvent::Completed(wr, ok) => {
-            assert_eq!(wrs(after), wrs(tx).saturating_sub(1), "{cell}: count");
-            let live = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
+            assert_eq!(after.wrs, tx.wrs.saturating_sub(1), "{cell}: count");
+            let live = matches!(was, TxState::Queued | TxState::Posted);
             assert!(
                 ok || !live || after.cause().is_some() || tx.told,
                 "{cell}: an error is a cause"
@@ -223,19 +211,19 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
             assert_eq!(after.op(), tx.op(), "{cell}");
         }
         TxEvent::Answered(_) => {
-            if !awaits(tx) {
+            if !tx.answer {
                 assert_eq!(then, TxAction::Violation, "{cell}: nobody asked");
             }
             if then == TxAction::Violation {
                 assert_eq!((is, after.op()), (was, tx.op()), "{cell}: changes");
             } else {
-                assert_eq!(wrs(after), wrs(tx), "{cell}: count");
-                assert!(!awaits(after) && awaits(tx), "{cell}: answered twice");
+                assert_eq!(after.wrs, tx.wrs, "{cell}: count");
+                assert!(!after.answer && tx.answer, "{cell}: answered twice");
             }
             assert_eq!(after.key_live, tx.key_live, "{cell}: key");
         }
         TxEvent::Cancel => {
-            assert!(!awaits(after), "{cell}: still waits");
+            assert!(!after.answer, "{cell}: still waits");
             let spared = matches!(was, TxState::Free | TxState::Held | TxState::Done);
             let latches = !spared && !tx.told;
             assert_eq!(
@@ -243,13 +231,13 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
                 tx.cause().is_some() || latches,
                 "{cell}"
             );
-            assert!(!matches!(is, TxState::Queued { .. }), "{cell}");
-            assert_eq!(wrs(after), wrs(tx), "{cell}: count");
+            assert!(is != TxState::Queued, "{cell}");
+            assert_eq!(after.wrs, tx.wrs, "{cell}: count");
         }
         TxEvent::Late(_) => {
             assert_eq!((is, then), (was, TxAction::Nothing), "{cell}: goes on");
             assert_eq!(after.key_live, tx.key_live, "{cell}: key");
-            assert_eq!((after.op(), wrs(after)), (tx.op(), wrs(tx)), "{cell}");
+            assert_eq!((after.op(), after.wrs), (tx.op(), tx.wrs), "{cell}");
             let counts = after.told && !tx.told;
             assert!(
                 !counts || matches!(tx.op(), Op::GetReq | Op::PutAck) && after.cause().is_none(),
@@ -258,8 +246,8 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
         }
         TxEvent::KeyDead => assert!(!after.key_live, "{cell}"),
         TxEvent::Post => {
-            let may = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
-            assert_eq!(wrs(after), wrs(tx) + u16::from(may), "{cell}: count");
+            let may = matches!(was, TxState::Queued | TxState::Posted);
+            assert_eq!(after.wrs, tx.wrs + u16::from(may), "{cell}: count");
             assert!(after.was_posted() || !may, "{cell}");
         }
     }
