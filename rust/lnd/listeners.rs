@@ -80,8 +80,7 @@ use crate::{
             device_ready,
             parse_connreq,
             CmSource,
-            ConnReq,
-            PeerVerdict, //
+            ConnReq, //
         },
         nid::Nid,
         reject::RejectCause as Why, //
@@ -511,12 +510,11 @@ fn admit(
     }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.validate(asked, || if is_known { ration() } else { Ok(()) });
-        match verdict {
+        match peer.validate(asked, || if is_known { ration() } else { Ok(()) }) {
             // The peer is leaving its table: after the removal, the next look-up creates a new one.
             None => peers.remove(&peer),
-            Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
-                if verdict == Some(PeerVerdict::Reborn) {
+            Some(Ok(is_reborn)) => {
+                if is_reborn {
                     // A restarted peer answers on none of them.
                     peer.for_each_conn(|conn| conn.doubt(true));
                 }
@@ -525,7 +523,7 @@ fn admit(
                     no_resources(e)
                 });
             }
-            Some(PeerVerdict::Refuse(refusal)) => {
+            Some(Err(refusal)) => {
                 peer.forget_if_unused();
                 return Err(refusal);
             }

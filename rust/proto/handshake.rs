@@ -217,39 +217,29 @@ pub struct PeerView {
 /// so it was lost, and the CM repeats it only after 4.3 s. That happens when the peer's link comes back.
 pub const STALE_REQUEST_MS: u64 = 500;
 
-/// Outcome of stage 3. The driver acts on it under the lock that protects the source of [`PeerView`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum PeerVerdict {
-    /// Accept the request: forget the races, cancel a waiting reconnect.
-    Accept,
-    /// Accept the request, which says that the peer was restarted. Another host may have sent it in the peer's name,
-    /// and then gets no answer. So connections of the known incarnation only become suspect, and end when the new
-    /// connection is established.
-    Reborn,
-    /// Reject; [`RejectCause::Race`]: count a race, too.
-    Refuse(RejectCause),
-}
-
-/// Checks a request against the state of the peer, in stage 3 (spec 4.4 rows 14-15 and 4.8, guards H9 and H42).
+/// Checks a request against the state of the peer, in stage 3 (spec 4.4 rows 14-15 and 4.8, guards H9 and H42). The
+/// driver acts on the result under the lock that protects the source of [`PeerView`]: it forgets the races and cancels a
+/// waiting reconnect, or counts a race for [`RejectCause::Race`].
 ///
-/// The state of a restarted peer does not limit its new incarnation: our own request is for the old one, and will be
-/// rejected; the old connections are as good as gone, so the same number again is allowed.
-pub fn check_peer(req: &ConnReq, peer: &PeerView) -> PeerVerdict {
-    if peer.stamp.is_some_and(|known| known != req.src_stamp) {
-        return match peer.conns >= peer.max_conns.saturating_mul(2) {
-            true => PeerVerdict::Refuse(RejectCause::TooMany),
-            false => PeerVerdict::Reborn,
-        };
-    }
+/// Returns whether the request says that the peer was restarted. Another host may have sent it in the peer's name, and
+/// then gets no answer. So connections of the known incarnation only become suspect, and end when the new connection is
+/// established. The state of a restarted peer does not limit its new incarnation: our own request is for the old one,
+/// and will be rejected; the old connections are as good as gone, so the same number again is allowed.
+pub fn check_peer(req: &ConnReq, peer: &PeerView) -> Result<bool, RejectCause> {
+    let is_reborn = peer.stamp.is_some_and(|known| known != req.src_stamp);
     let we_win = race_key(req.src) < race_key(req.dst);
     let racing = peer.connecting_ms.is_some_and(|ms| ms < STALE_REQUEST_MS);
-    if racing && we_win && peer.races < RACES_MAX {
-        return PeerVerdict::Refuse(RejectCause::Race);
+    if racing && we_win && peer.races < RACES_MAX && !is_reborn {
+        return Err(RejectCause::Race);
     }
-    if peer.conns >= peer.max_conns {
-        return PeerVerdict::Refuse(RejectCause::TooMany);
+    let max_conns = match is_reborn {
+        true => peer.max_conns.saturating_mul(2),
+        false => peer.max_conns,
+    };
+    if peer.conns >= max_conns {
+        return Err(RejectCause::TooMany);
     }
-    PeerVerdict::Accept
+    Ok(is_reborn)
 }
 
 impl RejectCause {
@@ -670,7 +660,7 @@ mod tests {
             stamp: Some(STAMP ^ 1),
             ..peer()
         };
-        assert_eq!(check_peer(&REQ, &old), PeerVerdict::Reborn);
+        assert_eq!(check_peer(&REQ, &old), Ok(true));
         // A peer with all connections of its old incarnation, and a request of ours for that, does not have to wait.
         let full = PeerView {
             conns: old.max_conns,
@@ -682,19 +672,19 @@ mod tests {
             dst: PEER,
             ..REQ
         };
-        assert_eq!(check_peer(&reverse, &full), PeerVerdict::Reborn);
+        assert_eq!(check_peer(&reverse, &full), Ok(true));
         let fuller = PeerView {
             conns: old.max_conns.saturating_mul(2),
             ..old
         };
-        let too_many = PeerVerdict::Refuse(RejectCause::TooMany);
+        let too_many = Err(RejectCause::TooMany);
         assert_eq!(check_peer(&REQ, &fuller), too_many);
         let unknown = PeerView {
             stamp: None,
             ..peer()
         };
-        assert_eq!(check_peer(&REQ, &unknown), PeerVerdict::Accept);
-        assert_eq!(check_peer(&REQ, &peer()), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, &unknown), Ok(false));
+        assert_eq!(check_peer(&REQ, &peer()), Ok(false));
     }
 
     #[test]
@@ -704,13 +694,13 @@ mod tests {
             connecting_ms: Some(STALE_REQUEST_MS - 1),
             ..peer()
         };
-        assert_eq!(check_peer(&REQ, &racing), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, &racing), Ok(false));
         let reverse = ConnReq {
             src: ME,
             dst: PEER,
             ..REQ
         };
-        let lost = PeerVerdict::Refuse(RejectCause::Race);
+        let lost = Err(RejectCause::Race);
         assert_eq!(check_peer(&reverse, &racing), lost);
         let patient = PeerView {
             races: 19,
@@ -721,22 +711,19 @@ mod tests {
             connecting_ms: Some(STALE_REQUEST_MS),
             ..racing
         };
-        assert_eq!(check_peer(&reverse, &lost_request), PeerVerdict::Accept);
+        assert_eq!(check_peer(&reverse, &lost_request), Ok(false));
         let tired = PeerView {
             races: 20,
             ..racing
         };
-        assert_eq!(check_peer(&reverse, &tired), PeerVerdict::Accept);
-        assert_eq!(check_peer(&reverse, &peer()), PeerVerdict::Accept);
+        assert_eq!(check_peer(&reverse, &tired), Ok(false));
+        assert_eq!(check_peer(&reverse, &peer()), Ok(false));
     }
 
     #[test]
     fn h9_connections_are_bounded() {
         let full = PeerView { conns: 8, ..peer() };
-        assert_eq!(
-            check_peer(&REQ, &full),
-            PeerVerdict::Refuse(RejectCause::TooMany)
-        );
+        assert_eq!(check_peer(&REQ, &full), Err(RejectCause::TooMany));
     }
 
     const EXPECTED: Identity = Identity {

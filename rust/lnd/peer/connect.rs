@@ -52,7 +52,6 @@ use crate::{
         handshake::{
             check_peer,
             ConnReq,
-            PeerVerdict,
             PeerView, //
         },
         reject::{
@@ -133,12 +132,13 @@ impl Peer {
     }
 
     /// Checks a request against the state of the peer. Counts an accepted request here, and with `ration`, which
-    /// returns whether its rate limit has room for it. Returns `None` if the peer is leaving its table.
+    /// returns whether its rate limit has room for it. Returns the result of [`check_peer`]; `None` if the peer is
+    /// leaving its table.
     pub(crate) fn validate(
         &self,
         asked: &ConnReq,
         ration: impl FnOnce() -> Result<(), RejectCause>,
-    ) -> Option<PeerVerdict> {
+    ) -> Option<Result<bool, RejectCause>> {
         let wanted = self.ni.lnet.conns_per_peer();
         let now_ms = self.ni.now_ms();
         self.with(|inner| {
@@ -156,18 +156,15 @@ impl Peer {
                 // The connections that the peer opens, and those of this node.
                 max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
             };
-            let verdict = check_peer(asked, &view);
-            match verdict {
-                PeerVerdict::Accept | PeerVerdict::Reborn => {
-                    if let Err(cause) = ration() {
-                        return Some(PeerVerdict::Refuse(cause));
-                    }
-                    policy.accepting();
-                }
-                PeerVerdict::Refuse(RejectCause::Race) => policy.race_counted(),
-                PeerVerdict::Refuse(_) => {}
+            let checked = check_peer(asked, &view);
+            if checked == Err(RejectCause::Race) {
+                policy.race_counted();
             }
-            Some(verdict)
+            let result = checked.and_then(|is_reborn| ration().map(|()| is_reborn));
+            if result.is_ok() {
+                policy.accepting();
+            }
+            Some(result)
         })
     }
 

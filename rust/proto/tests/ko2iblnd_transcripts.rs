@@ -98,7 +98,7 @@ fn the_handshake_is_accepted_by_both_sides() {
             conns: 0,
             max_conns: 1,
         };
-        assert_eq!(check_peer(&parsed, &unknown), PeerVerdict::Accept);
+        assert_eq!(check_peer(&parsed, &unknown), Ok(false));
 
         let expected = Identity {
             me: parsed.src,

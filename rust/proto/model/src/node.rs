@@ -24,7 +24,6 @@ use ro2iblnd_proto::{
         CmSource,
         ConnReq,
         NiView,
-        PeerVerdict,
         PeerView, //
     },
     nid::Nid,
@@ -330,14 +329,14 @@ impl Node {
             max_conns: 256,
         };
         let refusal = match check_peer(req, &seen) {
-            PeerVerdict::Accept | PeerVerdict::Reborn => {
+            Ok(_) => {
                 peer.policy.accepting();
                 let mut conn = Conn::new(self.side, hs, false, self.over_tcp, known);
                 conn.step(ConnEvent::Requested);
                 self.conns.push(conn);
                 return Ok(());
             }
-            PeerVerdict::Refuse(refusal) => {
+            Err(refusal) => {
                 if refusal == RejectCause::Race {
                     peer.policy.race_counted();
                 }

@@ -13,7 +13,6 @@ use ro2iblnd_proto::{
     handshake::{
         check_peer,
         ConnReq,
-        PeerVerdict,
         PeerView, //
     },
     nid::Nid,
@@ -53,8 +52,8 @@ fn races(src: Nid, dst: Nid) -> usize {
             max_conns: 1,
         };
         match check_peer(&req, &view) {
-            PeerVerdict::Refuse(RejectCause::Race) => peer.race_counted(),
-            PeerVerdict::Accept => {
+            Err(RejectCause::Race) => peer.race_counted(),
+            Ok(false) => {
                 peer.accepting();
                 assert_eq!(peer.races, 0);
                 return lost;
