@@ -17,10 +17,7 @@ use crate::proto::{
         NAMES as CAUSES, //
     },
     nid::Nid,
-    reject::{
-        Refused,
-        CAUSE_NAMES as REFUSALS, //
-    }, //
+    reject::CAUSE_NAMES as REFUSALS, //
 };
 
 /// Kind of an event. Events are counted by kind and cause; rejects and ends are also kept one by one.
@@ -48,19 +45,6 @@ impl EventKind {
             Self::Refused => "refused",
             Self::Others => "other",
         }
-    }
-}
-
-/// Returns in one word why the peer rejected this node.
-pub const fn rejected_name(why: &Refused) -> &'static str {
-    match why {
-        Refused::NoListener => "NoListener",
-        Refused::Cm(_) => "Cm",
-        Refused::Malformed(_) => "Malformed",
-        Refused::Unsaid => "NoReason",
-        Refused::OldVersion => "OldVersion",
-        Refused::NoAgreement(_) => "NoAgreement",
-        Refused::Reason(why) => why.name(),
     }
 }
 
@@ -522,7 +506,7 @@ mod tests {
         }
         assert_eq!(Cause::Told(-5).name(), "Told");
         assert_eq!(Cause::DeadlineAnswer.name(), "DeadlineAnswer");
-        assert_eq!(rejected_name(&Refused::Reason(RejectWhy::EARLY)), "Early");
+        assert_eq!(RejectWhy::EARLY.name(), "Early");
     }
 
     /// Tests the table of statuses. A local status lowers the health of our NI, over which LNet reaches every other

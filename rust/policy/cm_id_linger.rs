@@ -75,9 +75,9 @@ impl CmIdLinger {
     /// Notes that our DREQ is about to be sent, on a connection that was established.
     pub fn said(&mut self) {
         self.state = match self.state {
-            LingerState::Open | LingerState::Said | LingerState::Mute => LingerState::Said,
             // Our DREQ is the answer, and needs none.
             LingerState::Heard | LingerState::Over => LingerState::Over,
+            _ => LingerState::Said,
         };
     }
 
@@ -85,8 +85,8 @@ impl CmIdLinger {
     /// such an id does not wait.
     pub fn no_route(&mut self) {
         self.state = match self.state {
-            LingerState::Open | LingerState::Heard | LingerState::Mute => LingerState::Mute,
             LingerState::Said | LingerState::Over => LingerState::Over,
+            _ => LingerState::Mute,
         };
     }
 
@@ -95,9 +95,8 @@ impl CmIdLinger {
         self.state = match self.state {
             LingerState::Said if self.stayed => LingerState::Over,
             LingerState::Open | LingerState::Said | LingerState::Heard => LingerState::Heard,
-            // An answer may be owed, and there was no route.
-            LingerState::Mute => LingerState::Mute,
-            LingerState::Over => LingerState::Over,
+            // If it is mute, an answer may be owed.
+            LingerState::Mute | LingerState::Over => self.state,
         };
     }
 

@@ -42,12 +42,10 @@ impl ProbeInterval {
     }
 }
 
-/// Time since events, in milliseconds.
+/// Milliseconds since something was sent, and since something was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Elapsed {
-    /// Something was sent.
     pub sent: i64,
-    /// Something was received.
     pub heard: i64,
 }
 

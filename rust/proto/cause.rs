@@ -16,14 +16,12 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     pub const ENODATA: i32 = 61;
     pub const EPROTO: i32 = 71;
-    pub const EMSGSIZE: i32 = 90;
     pub const EADDRINUSE: i32 = 98;
     pub const EADDRNOTAVAIL: i32 = 99;
     pub const ENETDOWN: i32 = 100;
     pub const ENETUNREACH: i32 = 101;
     pub const ECONNABORTED: i32 = 103;
     pub const ECONNRESET: i32 = 104;
-    pub const ESHUTDOWN: i32 = 108;
     pub const ETIMEDOUT: i32 = 110;
     pub const ECONNREFUSED: i32 = 111;
     pub const EHOSTUNREACH: i32 = 113;
@@ -117,14 +115,17 @@ macro_rules! causes {
         pub const PHRASES: [&str; NAMES.len()] = [$($phrase),+];
 
         impl Cause {
-            /// Returns the index in [`NAMES`] and [`PHRASES`].
-            pub const fn number(self) -> usize {
-                enum Number {
-                    $($name,)+
-                }
-
+            /// Returns the name for programs.
+            pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$name { .. } => Number::$name as usize,)+
+                    $(Self::$name { .. } => stringify!($name),)+
+                }
+            }
+
+            /// Returns the phrase for the log.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => $phrase,)+
                 }
             }
 
@@ -265,14 +266,10 @@ impl Cause {
         self.row().2
     }
 
-    /// Returns the name for programs.
-    pub fn name(self) -> &'static str {
-        NAMES.get(self.number()).copied().unwrap_or("?")
-    }
-
-    /// Returns the phrase for the log.
-    pub fn as_str(self) -> &'static str {
-        PHRASES.get(self.number()).copied().unwrap_or("?")
+    /// Returns the index in [`NAMES`] and [`PHRASES`].
+    pub fn number(self) -> usize {
+        let number = NAMES.iter().position(|name| *name == self.name());
+        number.unwrap_or(NAMES.len())
     }
 
     /// Returns the status and health of a message that ends for this cause. `posted`: a work request of it reached the

@@ -35,6 +35,15 @@ macro_rules! errors {
             $($(#[$doc])* $variant $(($kind))?,)+
         }
 
+        impl $name {
+            /// Returns the name of the variant, for programs.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => stringify!($variant),)+
+                }
+            }
+        }
+
         impl ::core::fmt::Display for $name {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 match self {

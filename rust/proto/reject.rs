@@ -100,14 +100,10 @@ macro_rules! define {
             [$(stringify!($name)),+];
 
         impl RejectCause {
-            /// Returns the index in [`CAUSE_NAMES`].
-            pub const fn number(&self) -> usize {
-                enum Number {
-                    $($name,)+
-                }
-
+            /// Returns its name in [`CAUSE_NAMES`].
+            pub const fn name(&self) -> &'static str {
                 match self {
-                    $(Self::$name { .. } => Number::$name as usize,)+
+                    $(Self::$name { .. } => stringify!($name),)+
                 }
             }
 
@@ -137,9 +133,10 @@ macro_rules! define {
 reject_causes!(define);
 
 impl RejectCause {
-    /// Returns its name in [`CAUSE_NAMES`].
-    pub fn name(&self) -> &'static str {
-        CAUSE_NAMES.get(self.number()).copied().unwrap_or("?")
+    /// Returns the index in [`CAUSE_NAMES`].
+    pub fn number(&self) -> usize {
+        let number = CAUSE_NAMES.iter().position(|name| *name == self.name());
+        number.unwrap_or(CAUSE_NAMES.len())
     }
 
     /// Returns the cause to reject a request that was accepted, and whose attempt ended for `cause` before the CM
@@ -276,7 +273,7 @@ errors! {
         Cm(reason: i32): "connection manager, reason {reason}",
         Malformed(e: WireError): "malformed reject: {e}",
         /// Rejected again and again, without a reason.
-        Unsaid: "the peer gave no reason",
+        NoReason: "the peer gave no reason",
         OldVersion: "the peer supports version 0x11 only",
         /// The peer offers nothing that is less than asked for and not zero (H11).
         NoAgreement(why: RejectWhy): "{why}, and the peer offers no smaller value",

@@ -25,7 +25,6 @@ use super::{
 use crate::{
     lnd::log,
     policy::{
-        close_log::rejected_name,
         cm_id_linger::{
             CmIdLinger,
             LINGER_MS,
@@ -198,14 +197,17 @@ impl Conn {
             return self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
         }
         let refused = match react_to_reject(reason, private_data, &inner.known) {
-            Ok(RetryWhy::Unsaid) if failures >= UNSAID_MAX => Refused::Unsaid,
+            Ok(RetryWhy::Unsaid) if failures >= UNSAID_MAX => Refused::NoReason,
             Ok(why) => {
                 inner.retry = Some(why);
                 return self.step(inner, ConnEvent::Fail(Cause::Refused));
             }
             Err(refused) => refused,
         };
-        inner.rejected = Some(rejected_name(&refused));
+        inner.rejected = Some(match refused {
+            Refused::Reason(why) => why.name(),
+            _ => refused.name(),
+        });
         let cause = match refused {
             Refused::NoListener => Cause::NoListener,
             _ => Cause::Refused,
