@@ -22,11 +22,11 @@ use super::liveness::{
 use crate::proto::nid::Nid;
 
 /// Reasons why a word is not a range of NIDs.
-const NO_NET: &str = "it has no @net";
-const NOT_O2IB: &str = "the net is not o2ib";
-const ADDRESS: &str = "the address has not four parts";
-const NUMBER: &str = "a number is wrong or too large";
-const MASK: &str = "the length of the netmask is not 0 to 32";
+const NO_NET: &str = "no range of NIDs: it has no @net";
+const NOT_O2IB: &str = "no range of NIDs: the net is not o2ib";
+const ADDRESS: &str = "no range of NIDs: the address has not four parts";
+const NUMBER: &str = "no range of NIDs: a number is wrong or too large";
+const MASK: &str = "no range of NIDs: the length of the netmask is not 0 to 32";
 
 /// Reasons why a clause is wrong.
 const NO_VERDICT: &str = "it says neither allow nor deny";
@@ -45,10 +45,8 @@ pub struct RuleError<'a> {
 /// Kind of an error in a word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RuleErrorKind {
-    /// It is no range of NIDs, for this reason.
-    Range(&'static str),
-    /// The clause or its key is wrong.
-    Clause(&'static str),
+    /// The word, the clause or its key is wrong.
+    Wrong(&'static str),
     /// The value is not a number in this range, nor 0 if that is allowed, too.
     Value(i64, i64, bool),
 }
@@ -57,12 +55,16 @@ impl fmt::Display for RuleError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\": ", self.at)?;
         match self.what {
-            RuleErrorKind::Range(why) => write!(f, "no range of NIDs: {why}"),
-            RuleErrorKind::Clause(why) => f.write_str(why),
+            RuleErrorKind::Wrong(why) => f.write_str(why),
             RuleErrorKind::Value(lo, hi, false) => write!(f, "out of range {lo}..{hi}"),
             RuleErrorKind::Value(lo, hi, true) => write!(f, "out of range: 0 or {lo}..{hi}"),
         }
     }
+}
+
+fn wrong<'a>(at: &'a str, why: &'static str) -> RuleError<'a> {
+    let what = RuleErrorKind::Wrong(why);
+    RuleError { at, what }
 }
 
 fn clauses(text: &str) -> impl Iterator<Item = &str> {
@@ -82,10 +84,7 @@ fn named<'a>(
 ) -> Result<Option<bool>, RuleError<'a>> {
     let mut found = None;
     for word in words {
-        let within = contains(word, nid).map_err(|bad| RuleError {
-            at: word,
-            what: RuleErrorKind::Range(bad),
-        })?;
+        let within = contains(word, nid).map_err(|why| wrong(word, why))?;
         found = Some(found.unwrap_or(false) | within);
     }
     Ok(found)
@@ -93,20 +92,19 @@ fn named<'a>(
 
 /// Returns whether a clause of `access` allows a peer on an NI; `None` if it does not name them.
 fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, RuleError<'a>> {
-    let fault = |what| RuleError { at: clause, what };
     let mut words = clause.split_ascii_whitespace().peekable();
     let mut ours = true;
     if words.next_if_eq(&"on").is_some() {
         // Not `take_while`, which would consume the verdict.
         let on = core::iter::from_fn(|| words.next_if(|word| !matches!(*word, "allow" | "deny")));
-        ours = named(on, ni)?.ok_or(fault(RuleErrorKind::Clause(NO_RANGE)))?;
+        ours = named(on, ni)?.ok_or(wrong(clause, NO_RANGE))?;
     }
     let allow = match words.next() {
         Some("allow") => true,
         Some("deny") => false,
-        _ => return Err(fault(RuleErrorKind::Clause(NO_VERDICT))),
+        _ => return Err(wrong(clause, NO_VERDICT)),
     };
-    let theirs = named(words, peer)?.ok_or(fault(RuleErrorKind::Clause(NO_RANGE)))?;
+    let theirs = named(words, peer)?.ok_or(wrong(clause, NO_RANGE))?;
     Ok((ours && theirs).then_some(allow))
 }
 
@@ -159,14 +157,13 @@ macro_rules! tuning {
 
         impl Tuning {
             fn set<'a>(&mut self, word: &'a str) -> Result<(), RuleError<'a>> {
-                let fault = |what| RuleError { at: word, what };
-                let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::Clause(NO_KEY)))?;
+                let (key, value) = word.split_once('=').ok_or(wrong(word, NO_KEY))?;
                 $(if key == stringify!($key) {
                     let or_zero = false $(|| $zero == 0)?;
                     self.$key = Some(value_of(word, value, $lo.into(), $hi.into(), or_zero)?);
                     return Ok(());
                 })*
-                Err(fault(RuleErrorKind::Clause(UNKNOWN_KEY)))
+                Err(wrong(word, UNKNOWN_KEY))
             }
         }
     };
@@ -184,12 +181,11 @@ pub(crate) use tunables;
 pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
     let mut all = Tuning::default();
     for clause in clauses(ni_tune) {
-        let fault = |what| RuleError { at: clause, what };
         let mut words = clause.split_ascii_whitespace().peekable();
         let ranges = core::iter::from_fn(|| words.next_if(|word| !word.contains('=')));
-        let ours = named(ranges, ni)?.ok_or(fault(RuleErrorKind::Clause(NO_RANGE)))?;
+        let ours = named(ranges, ni)?.ok_or(wrong(clause, NO_RANGE))?;
         if words.peek().is_none() {
-            return Err(fault(RuleErrorKind::Clause(NO_KEY)));
+            return Err(wrong(clause, NO_KEY));
         }
         // All of the text is checked, including clauses for other NIs.
         let mut here = all;
@@ -357,23 +353,23 @@ mod tests {
         let says = |text| allows(text, NI, peer(1)).map_err(|f| (f.at, f.what));
         assert_eq!(
             says("allow *@o2ib; refuse *@o2ib"),
-            Err(("refuse *@o2ib", RuleErrorKind::Clause(NO_VERDICT)))
+            Err(("refuse *@o2ib", RuleErrorKind::Wrong(NO_VERDICT)))
         );
         assert_eq!(
             says("allow"),
-            Err(("allow", RuleErrorKind::Clause(NO_RANGE)))
+            Err(("allow", RuleErrorKind::Wrong(NO_RANGE)))
         );
         assert_eq!(
             says("on deny *@o2ib"),
-            Err(("on deny *@o2ib", RuleErrorKind::Clause(NO_RANGE)))
+            Err(("on deny *@o2ib", RuleErrorKind::Wrong(NO_RANGE)))
         );
         assert_eq!(
             says("on *@o2ib"),
-            Err(("on *@o2ib", RuleErrorKind::Clause(NO_VERDICT)))
+            Err(("on *@o2ib", RuleErrorKind::Wrong(NO_VERDICT)))
         );
         assert_eq!(
             says("allow *@o2ib; deny 10.0.0.1@tcp"),
-            Err(("10.0.0.1@tcp", RuleErrorKind::Range(NOT_O2IB)))
+            Err(("10.0.0.1@tcp", RuleErrorKind::Wrong(NOT_O2IB)))
         );
     }
 
@@ -444,19 +440,19 @@ mod tests {
         }
         assert_eq!(
             says("*@o2ib"),
-            Err(("*@o2ib", RuleErrorKind::Clause(NO_KEY)))
+            Err(("*@o2ib", RuleErrorKind::Wrong(NO_KEY)))
         );
         assert_eq!(
             says("tos=1"),
-            Err(("tos=1", RuleErrorKind::Clause(NO_RANGE)))
+            Err(("tos=1", RuleErrorKind::Wrong(NO_RANGE)))
         );
         assert_eq!(
             says("*@o2ib ntx=1"),
-            Err(("ntx=1", RuleErrorKind::Clause(UNKNOWN_KEY)))
+            Err(("ntx=1", RuleErrorKind::Wrong(UNKNOWN_KEY)))
         );
         assert_eq!(
             says("*@o2ib tos=1 x"),
-            Err(("x", RuleErrorKind::Clause(NO_KEY)))
+            Err(("x", RuleErrorKind::Wrong(NO_KEY)))
         );
     }
 
