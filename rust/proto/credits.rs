@@ -23,7 +23,8 @@
 
 use super::{
     broken,
-    constants::QueueDepth, //
+    constants::QueueDepth,
+    require, //
 };
 
 /// Out-of-band messages (NOOP) that may be uncompleted at once (protocol section 1).
@@ -104,14 +105,10 @@ impl Credits {
     ///
     /// [`CreditError::Returned`] if there cannot be that many.
     pub fn returned(&mut self, n: u8) -> Result<(), CreditError> {
-        match self.credits.checked_add(n) {
-            Some(sum) if sum <= self.depth => {
-                // INVARIANT: checked right above.
-                self.credits = sum;
-                Ok(())
-            }
-            _ => Err(CreditError::Returned),
-        }
+        let sum = self.credits.checked_add(n).filter(|sum| *sum <= self.depth);
+        // INVARIANT: By the filter.
+        self.credits = sum.ok_or(CreditError::Returned)?;
+        Ok(())
     }
 
     /// Notes that the peer has spent a credit on a request (IMMEDIATE, PUT_REQ, GET_REQ).
@@ -134,9 +131,7 @@ impl Credits {
     /// here.
     #[inline(always)]
     pub fn answer_owed(&mut self) -> Result<(), CreditError> {
-        if self.owed >= self.depth {
-            return Err(CreditError::Asked);
-        }
+        require(self.owed < self.depth, CreditError::Asked)?;
         // INVARIANT: checked right above.
         self.owed = self.owed.saturating_add(1);
         Ok(())
@@ -150,27 +145,20 @@ impl Credits {
     #[inline(always)]
     pub fn reposted(&mut self, how: Repost) -> Result<(), CreditError> {
         match how {
-            Repost::Plain => Ok(()),
+            Repost::Plain => {}
             Repost::ForPeer => {
                 let known = self.outstanding.checked_add(self.peer_held);
-                match known {
-                    Some(sum) if sum < self.depth => {
-                        // INVARIANT: the sum is below the depth, so one more fits.
-                        self.outstanding = self.outstanding.saturating_add(1);
-                        Ok(())
-                    }
-                    _ => Err(CreditError::Sent),
-                }
+                require(known.is_some_and(|sum| sum < self.depth), CreditError::Sent)?;
+                // INVARIANT: the sum is below the depth, so one more fits.
+                self.outstanding = self.outstanding.saturating_add(1);
             }
             Repost::ForAnswer => {
-                if self.reserved >= self.depth {
-                    return Err(CreditError::Answered);
-                }
+                require(self.reserved < self.depth, CreditError::Answered)?;
                 // INVARIANT: checked right above.
                 self.reserved = self.reserved.saturating_add(1);
-                Ok(())
             }
         }
+        Ok(())
     }
 
     /// Takes one of our buffers for the answer to a request that moves to the main queue. Returns false if none is

@@ -28,6 +28,7 @@ use super::{
         Reject,
         RejectCause, //
     },
+    require,
     wire::{
         check_identity,
         decode,
@@ -104,22 +105,15 @@ pub fn parse_connreq(
     from: &CmSource,
     privileged: bool,
 ) -> Result<ConnReq, RejectCause> {
-    if privileged && from.port >= UNPRIVILEGED {
-        return Err(RejectCause::Port(from.port));
-    }
+    let permitted = !privileged || from.port < UNPRIVILEGED;
+    require(permitted, RejectCause::Port(from.port))?;
     let msg = decode(private_data).map_err(RejectCause::Wire)?;
-    if msg.env.version != Version::V2 {
-        return Err(RejectCause::OldVersion);
-    }
+    require(msg.env.version == Version::V2, RejectCause::OldVersion)?;
     let Body::ConnReq(params) = msg.body else {
         return Err(RejectCause::NotAConnReq);
     };
-    if !msg.env.dst.is_o2ib() {
-        return Err(RejectCause::ForeignDestination);
-    }
-    if !msg.env.src.is_o2ib() {
-        return Err(RejectCause::ForeignSource);
-    }
+    require(msg.env.dst.is_o2ib(), RejectCause::ForeignDestination)?;
+    require(msg.env.src.is_o2ib(), RejectCause::ForeignSource)?;
     Ok(ConnReq {
         src: msg.env.src,
         src_stamp: msg.env.src_stamp,
@@ -154,43 +148,28 @@ pub fn check_ni(
             false => RejectCause::NotReady,
         });
     };
-    if ni.nid != req.dst {
-        return Err(RejectCause::NoSuchNi(req.dst));
-    }
-    if !ni.active {
-        return Err(RejectCause::NotReady);
-    }
-    if req.src.net() != ni.nid.net() {
-        return Err(RejectCause::OtherNet);
-    }
+    require(ni.nid == req.dst, RejectCause::NoSuchNi(req.dst))?;
+    require(ni.active, RejectCause::NotReady)?;
+    require(req.src.net() == ni.nid.net(), RejectCause::OtherNet)?;
     // LNet may send to its own NID: such a request has our incarnation and, as checked next, comes from our address.
-    if req.src == ni.nid && req.src_stamp != ni.stamp {
-        return Err(RejectCause::OwnNid);
-    }
-    if !from.is_from(req.src.addr()) {
-        return Err(RejectCause::SourceAddress);
-    }
-    if req.dst_stamp != 0 && req.dst_stamp != ni.stamp {
-        return Err(RejectCause::StaleDestination);
-    }
+    let is_ours = req.src == ni.nid;
+    require(!is_ours || req.src_stamp == ni.stamp, RejectCause::OwnNid)?;
+    require(from.is_from(req.src.addr()), RejectCause::SourceAddress)?;
+    let is_current = [0, ni.stamp].contains(&req.dst_stamp);
+    require(is_current, RejectCause::StaleDestination)?;
     let ConnParams {
         queue_depth,
         max_frags,
         max_msg_size,
     } = req.params;
-    if queue_depth == 0 {
-        return Err(RejectCause::NoDepth);
-    }
+    require(queue_depth != 0, RejectCause::NoDepth)?;
     let depth = QueueDepth::new(queue_depth)
         .filter(|&d| d <= ni.peer_credits)
         .ok_or(RejectCause::Depth(queue_depth))?;
-    if max_frags == 0 {
-        return Err(RejectCause::NoFrags);
-    }
+    require(max_frags != 0, RejectCause::NoFrags)?;
     let frags = MaxFrags::new(max_frags).ok_or(RejectCause::Frags(max_frags))?;
-    if max_msg_size != MSG_SIZE_WIRE {
-        return Err(RejectCause::MsgSize(max_msg_size));
-    }
+    let msg_size = RejectCause::MsgSize(max_msg_size);
+    require(max_msg_size == MSG_SIZE_WIRE, msg_size)?;
     Ok(PeerParams {
         stamp: req.src_stamp,
         depth,
@@ -229,16 +208,13 @@ pub fn check_peer(req: &ConnReq, peer: &PeerView) -> Result<bool, RejectCause> {
     let is_reborn = peer.stamp.is_some_and(|known| known != req.src_stamp);
     let we_win = race_key(req.src) < race_key(req.dst);
     let racing = peer.connecting_ms.is_some_and(|ms| ms < STALE_REQUEST_MS);
-    if racing && we_win && peer.races < RACES_MAX && !is_reborn {
-        return Err(RejectCause::Race);
-    }
+    let wins = racing && we_win && peer.races < RACES_MAX && !is_reborn;
+    require(!wins, RejectCause::Race)?;
     let max_conns = match is_reborn {
         true => peer.max_conns.saturating_mul(2),
         false => peer.max_conns,
     };
-    if peer.conns >= max_conns {
-        return Err(RejectCause::TooMany);
-    }
+    require(peer.conns < max_conns, RejectCause::TooMany)?;
     Ok(is_reborn)
 }
 
@@ -288,18 +264,15 @@ pub fn validate_conn_ack(
     let Body::ConnAck(params) = msg.body else {
         return Err(AckError::NotAnAck);
     };
-    if msg.env.version != Version::V2 {
-        return Err(AckError::Version);
-    }
+    require(msg.env.version == Version::V2, AckError::Version)?;
     let depth = QueueDepth::new(params.queue_depth)
         .filter(|&d| d <= asked.depth)
         .ok_or(AckError::Depth(params.queue_depth))?;
     let frags = MaxFrags::new(params.max_frags)
         .filter(|&n| n <= asked.frags)
         .ok_or(AckError::Frags(params.max_frags))?;
-    if params.max_msg_size != MSG_SIZE_WIRE {
-        return Err(AckError::MsgSize(params.max_msg_size));
-    }
+    let msg_size = AckError::MsgSize(params.max_msg_size);
+    require(params.max_msg_size == MSG_SIZE_WIRE, msg_size)?;
     let stamp = msg.env.src_stamp;
     let expect = Identity {
         peer_stamp: stamp,

@@ -106,6 +106,15 @@ pub mod tx_state;
 pub mod tx_table;
 pub mod wire;
 
+/// Returns `error` unless a condition holds.
+#[inline(always)]
+pub fn require<E>(holds: bool, error: E) -> Result<(), E> {
+    match holds {
+        true => Ok(()),
+        false => Err(error),
+    }
+}
+
 /// Reports a broken invariant of the driver itself, which no peer and no device can cause. Returns the default value,
 /// which replaces a count that would be negative. The kernel logs the first report only, because later ones may follow
 /// from it; on the host the test fails.

@@ -19,7 +19,8 @@ use super::{
         MAGIC,
         MSG_SIZE, //
     },
-    nid::Nid, //
+    nid::Nid,
+    require, //
 };
 
 /// Bytes of a GET_REQ before its fragments.
@@ -115,9 +116,8 @@ impl<'a> Writer<'a> {
     #[inline(always)]
     fn descriptor(&mut self, rd: &DescriptorOut<'_>) -> Result<(), WireError> {
         let count = u32::try_from(rd.frags.len()).unwrap_or(u32::MAX);
-        if !(1..=u32::from(FRAGS_MAX)).contains(&count) {
-            return Err(WireError::FragmentCount(count));
-        }
+        let is_allowed = (1..=u32::from(FRAGS_MAX)).contains(&count);
+        require(is_allowed, WireError::FragmentCount(count))?;
         self.raw(&rd.key.to_ne_bytes())?;
         self.raw(&count.to_ne_bytes())?;
         for f in rd.frags {
@@ -470,17 +470,12 @@ pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
         .ok()
         .and_then(|nob| Some((nob, buf.get(..usize::from(nob))?)))
         .ok_or(WireError::Length(claimed))?;
-    if msg.len() < HEADER_LEN {
-        return Err(WireError::ShortBody);
-    }
+    require(msg.len() >= HEADER_LEN, WireError::ShortBody)?;
     let sum = order.u32_at(head, CKSUM_AT).ok_or(WireError::ShortHeader)?;
-    if sum != 0 && !cksum_matches(msg, sum) {
-        return Err(WireError::Checksum);
-    }
+    let is_intact = sum == 0 || cksum_matches(msg, sum);
+    require(is_intact, WireError::Checksum)?;
     let env = envelope(head, order, version).ok_or(WireError::ShortHeader)?;
-    if env.src.is_any() {
-        return Err(WireError::SourceAny);
-    }
+    require(!env.src.is_any(), WireError::SourceAny)?;
     let [kind] = *array_at::<1>(head, 6).ok_or(WireError::ShortHeader)?;
     let mut facts = ParsedHdr {
         kind: MsgType::from_wire(kind).ok_or(WireError::Type(kind))?,
@@ -500,9 +495,10 @@ pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
 fn opening(buf: &[u8], order: Order) -> Result<Version, WireError> {
     let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
     let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
-    if order_of(magic, MAGIC) != Some(order) {
-        return Err(WireError::Magic(magic));
-    }
+    require(
+        order_of(magic, MAGIC) == Some(order),
+        WireError::Magic(magic),
+    )?;
     Version::from_wire(version).ok_or(WireError::Version(version))
 }
 
@@ -641,19 +637,11 @@ errors! {
 /// Checks that a message on an established connection comes from the peer of this connection, and is for this
 /// incarnation of our NI (spec 2.7; the version is H23). Otherwise the connection must be closed.
 pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
-    if env.version != Version::V2 {
-        Err(Stale::Version)
-    } else if env.src != expect.peer {
-        Err(Stale::SourceNid)
-    } else if env.dst != expect.me {
-        Err(Stale::DestinationNid)
-    } else if env.src_stamp != expect.peer_stamp {
-        Err(Stale::SourceStamp)
-    } else if env.dst_stamp != expect.my_stamp {
-        Err(Stale::DestinationStamp)
-    } else {
-        Ok(())
-    }
+    require(env.version == Version::V2, Stale::Version)?;
+    require(env.src == expect.peer, Stale::SourceNid)?;
+    require(env.dst == expect.me, Stale::DestinationNid)?;
+    require(env.src_stamp == expect.peer_stamp, Stale::SourceStamp)?;
+    require(env.dst_stamp == expect.my_stamp, Stale::DestinationStamp)
 }
 
 /// Writes a message without checksum in our byte order and returns its length in bytes.
@@ -717,9 +705,7 @@ pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usiz
 #[inline(always)]
 pub fn finalize_hdr(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Result<(), WireError> {
     let msg = msg.get_mut(..nob).ok_or(WireError::NoRoom)?;
-    if msg.len() < HEADER_LEN {
-        return Err(WireError::NoRoom);
-    }
+    require(msg.len() >= HEADER_LEN, WireError::NoRoom)?;
     *msg.get_mut(CREDITS_AT).ok_or(WireError::NoRoom)? = credits;
     let value = if cksum { checksum(msg) } else { 0 };
     let field = msg
