@@ -144,9 +144,7 @@ impl Histogram {
     }
 
     pub fn messages(&self) -> u64 {
-        self.counts
-            .iter()
-            .fold(0, |n, count| n.saturating_add(*count))
+        self.counts.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Returns the limit of the bucket that has the quantile `of_1000` in 1000: 500 is the median. For the last bucket

@@ -267,6 +267,11 @@ impl LinkState {
     /// [`LinkState::look`] whether LNet has another NI.
     pub fn detached(&mut self, now_ms: u64) {
         self.no_device = true;
+        self.closes(now_ms);
+    }
+
+    /// Records that the caller ends all connections.
+    fn closes(&mut self, now_ms: u64) {
         self.closed = true;
         let _ = self.lost_ms.get_or_insert(now_ms);
         self.ended = true;
@@ -368,10 +373,8 @@ impl LinkState {
         self.interface = Interface::Down;
         self.leaving_ms = Some(now_ms);
         self.told = false;
-        self.closed = true;
-        let _ = self.lost_ms.get_or_insert(now_ms);
-        self.ended = true;
         self.stirred_ms = None;
+        self.closes(now_ms);
     }
 
     /// Records a request of a peer, which gets no answer because the link is being closed.

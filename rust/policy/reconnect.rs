@@ -140,9 +140,7 @@ impl ReconnectState {
     #[must_use]
     pub fn hold(&mut self) -> bool {
         let holds = self.may_start();
-        if holds {
-            self.due = true;
-        }
+        self.due |= holds;
         holds
     }
 
@@ -150,10 +148,7 @@ impl ReconnectState {
     /// schedule a retry, which is made whether a message waits or not.
     #[must_use]
     pub fn reconnect(&mut self) -> bool {
-        if self.conns > 0 {
-            return false;
-        }
-        self.recall = true;
+        self.recall |= self.conns == 0;
         self.hold()
     }
 

@@ -18,7 +18,10 @@
 use core::ops::DerefMut;
 
 use super::addr_hash;
-use crate::proto::reject::RejectCause;
+use crate::proto::{
+    reject::RejectCause,
+    require, //
+};
 
 /// Size of the budget, and how fast it is restored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -135,13 +138,11 @@ impl<B: DerefMut<Target = [SourceBucket]>> RateLimit<B> {
             after_ms.saturating_sub(now_ms) <= burst.saturating_mul(ms).into()
         };
         let bucket_ms = after(bucket.restored_ms, rates.part_ms);
-        if !fits(bucket_ms, rates.part_burst, rates.part_ms) {
-            return Err(RejectCause::TooOften);
-        }
+        let fits_bucket = fits(bucket_ms, rates.part_burst, rates.part_ms);
+        require(fits_bucket, RejectCause::TooOften)?;
         let all_ms = after(self.restored_ms, ms);
-        if !fits(all_ms, burst, rates.ms) && !is_due {
-            return Err(RejectCause::TooOftenInAll);
-        }
+        let fits_all = fits(all_ms, burst, rates.ms) || is_due;
+        require(fits_all, RejectCause::TooOftenInAll)?;
         self.restored_ms = all_ms;
         bucket.restored_ms = bucket_ms;
         bucket.taken_ms = now_ms;

@@ -19,7 +19,10 @@ use super::liveness::{
     LOOK_MIN_MS,
     PROBE_MAX_MS, //
 };
-use crate::proto::nid::Nid;
+use crate::proto::{
+    nid::Nid,
+    require, //
+};
 
 /// Reasons why a word is not a range of NIDs.
 const NO_NET: &str = "no range of NIDs: it has no @net";
@@ -184,9 +187,7 @@ pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
         let mut words = clause.split_ascii_whitespace().peekable();
         let ranges = core::iter::from_fn(|| words.next_if(|word| !word.contains('=')));
         let ours = named(ranges, ni)?.ok_or(wrong(clause, NO_RANGE))?;
-        if words.peek().is_none() {
-            return Err(wrong(clause, NO_KEY));
-        }
+        require(words.peek().is_some(), wrong(clause, NO_KEY))?;
         // All of the text is checked, including clauses for other NIs.
         let mut here = all;
         for word in words {
@@ -251,10 +252,8 @@ fn parts(word: &str) -> Result<[&str; 4], &'static str> {
     for part in &mut parts {
         *part = words.next().ok_or(ADDRESS)?;
     }
-    match words.next() {
-        None => Ok(parts),
-        Some(_) => Err(ADDRESS),
-    }
+    require(words.next().is_none(), ADDRESS)?;
+    Ok(parts)
 }
 
 fn in_subnet(net: &str, bits: &str, addr: u32) -> Result<bool, &'static str> {
@@ -288,9 +287,7 @@ fn among(word: &str, value: u32, max: u32) -> Result<bool, &'static str> {
             Some((first, last)) => (number(first, max)?, number(last, max)?),
             None => (number(range, max)?, number(range, max)?),
         };
-        if first > last || step == 0 {
-            return Err(NUMBER);
-        }
+        require(first <= last && step > 0, NUMBER)?;
         let ahead = value.checked_sub(first).filter(|_| value <= last);
         any |= ahead.is_some_and(|ahead| ahead.checked_rem(step) == Some(0));
     }
