@@ -180,8 +180,8 @@ impl Credits {
     }
 
     /// Pays for a message that is being posted, and returns the credits it carries to the peer. Returns `None` and
-    /// changes nothing if it may not go now. The reserve of [`Cost::CreditAndReserve`] was taken when the message
-    /// entered the main queue, so only its credit counts here.
+    /// changes nothing if it may not go now. The reserve of a message that was queued was taken when it entered the main
+    /// queue: it costs [`Cost::Credit`].
     #[must_use]
     pub fn pay(&mut self, cost: Cost) -> Option<u8> {
         match cost {
@@ -190,7 +190,12 @@ impl Credits {
                 let left = self.owed.checked_sub(1);
                 self.owed = left.unwrap_or_else(|| broken("an answer is sent twice"));
             }
-            Cost::Credit | Cost::CreditAndReserve => self.credits = self.credits.checked_sub(1)?,
+            Cost::Credit => self.credits = self.credits.checked_sub(1)?,
+            Cost::CreditAndReserve => {
+                let reserved = self.reserved.checked_sub(1)?;
+                self.credits = self.credits.checked_sub(1)?;
+                self.reserved = reserved;
+            }
             Cost::OutOfBand => {
                 if self.noops >= NOOPS_MAX {
                     return None;

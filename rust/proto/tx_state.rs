@@ -30,6 +30,7 @@
 use super::{
     cause::Cause,
     credits::Cost,
+    require,
     wire::MsgType, //
 };
 
@@ -146,8 +147,6 @@ pub enum TxAction {
     Requeue,
     /// Hand it to the LNet half, once.
     Finish,
-    /// The peer broke the protocol: close the connection.
-    Violation,
 }
 
 /// The state of one tx.
@@ -280,28 +279,31 @@ impl Tx {
         self.settle()
     }
 
+    /// Handles the peer's answer.
+    ///
+    /// # Errors
+    ///
+    /// The peer had no right to answer.
     #[inline(always)]
-    pub fn answered(&mut self, answer: Answer) -> TxAction {
-        if !self.answer {
-            return TxAction::Violation;
-        }
+    pub fn answered(&mut self, answer: Answer) -> Result<TxAction, Cause> {
+        require(self.answer, Cause::Protocol)?;
         let result = match (self.op, answer) {
-            (Op::PutReq, Answer::PutAck) => return self.requeue(Op::PutDone),
+            (Op::PutReq, Answer::PutAck) => return Ok(self.requeue(Op::PutDone)),
             (Op::PutReq, Answer::PutNak(0)) => Ok(()),
             (Op::PutReq, Answer::PutNak(status)) => Err(Cause::Told(status)),
             (Op::PutAck, Answer::PutDone(result)) => result,
             (Op::GetReq, Answer::GetDone(result)) => result,
-            _ => return TxAction::Violation,
+            _ => return Err(Cause::Protocol),
         };
         if let Err(cause) = result {
             self.latch(cause);
         }
         self.told = true;
         if self.key_live {
-            return self.requeue(Op::Invalidate);
+            return Ok(self.requeue(Op::Invalidate));
         }
         self.answer = false;
-        self.settle()
+        Ok(self.settle())
     }
 
     #[inline(always)]
@@ -468,7 +470,7 @@ mod tests {
                         ..posted(op, 1)
                     };
                     let awaits = tx.awaits(to);
-                    assert_eq!(awaits, tx.answered(answer) != TxAction::Violation);
+                    assert_eq!(awaits, tx.answered(answer).is_ok());
                 }
             }
         }
@@ -488,7 +490,7 @@ mod tests {
     #[test]
     fn a_put_goes_on_with_the_ack_even_before_its_send_completed() {
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.answered(Answer::PutAck), TxAction::Requeue);
+        assert_eq!(tx.answered(Answer::PutAck), Ok(TxAction::Requeue));
         assert_eq!(tx.op(), Op::PutDone);
         assert_eq!((tx.place, tx.wrs), (TxState::Queued, 1));
         post(&mut tx, 3);
@@ -602,10 +604,10 @@ mod tests {
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
         assert_eq!((tx.place, tx.wrs, tx.answer), (TxState::Posted, 0, true));
         assert_eq!(tx.timeout_cause(), Cause::DeadlineAnswer);
-        assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Finish);
+        assert_eq!(tx.answered(Answer::PutNak(0)), Ok(TxAction::Finish));
         assert_eq!(tx.cause(), None);
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.answered(Answer::PutNak(-12)), TxAction::Nothing);
+        assert_eq!(tx.answered(Answer::PutNak(-12)), Ok(TxAction::Nothing));
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::Told(-12)));
     }
@@ -620,7 +622,7 @@ mod tests {
             };
             let mut tx = posted(op, 2);
             assert!(tx.key_live);
-            assert_eq!(tx.answered(done), TxAction::Requeue);
+            assert_eq!(tx.answered(done), Ok(TxAction::Requeue));
             assert_eq!(tx.op(), Op::Invalidate);
             post(&mut tx, 1);
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
@@ -642,7 +644,7 @@ mod tests {
         assert_eq!(tx.cause(), Some(Cause::PeerClosed));
         // A flushed LOCAL_INV proves nothing either.
         let mut tx = posted(Op::GetReq, 2);
-        assert_eq!(tx.answered(Answer::GetDone(Ok(()))), TxAction::Requeue);
+        assert_eq!(tx.answered(Answer::GetDone(Ok(()))), Ok(TxAction::Requeue));
         post(&mut tx, 1);
         for _ in 0..2 {
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
@@ -658,14 +660,14 @@ mod tests {
     fn the_answer_is_the_result_whatever_follows() {
         // Its SENDs are flushed after the answer has come.
         let mut tx = posted(Op::PutAck, 2);
-        assert_eq!(tx.answered(Answer::PutDone(Ok(()))), TxAction::Requeue);
+        assert_eq!(tx.answered(Answer::PutDone(Ok(()))), Ok(TxAction::Requeue));
         assert_eq!(tx.cancel(Cause::TransportRetry), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
         assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Nothing);
+        assert_eq!(tx.answered(Answer::PutNak(0)), Ok(TxAction::Nothing));
         assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Finish);
         assert_eq!(tx.cause(), None);
@@ -711,10 +713,10 @@ mod tests {
     #[test]
     fn wrong_answers_are_violations() {
         let mut tx = posted(Op::Immediate, 1);
-        assert_eq!(tx.answered(Answer::PutAck), TxAction::Violation);
+        assert_eq!(tx.answered(Answer::PutAck), Err(Cause::Protocol));
         let mut tx = posted(Op::GetReq, 2);
-        assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Violation);
+        assert_eq!(tx.answered(Answer::PutNak(0)), Err(Cause::Protocol));
         let mut tx = queued(Op::PutReq);
-        assert_eq!(tx.answered(Answer::PutAck), TxAction::Violation);
+        assert_eq!(tx.answered(Answer::PutAck), Err(Cause::Protocol));
     }
 }

@@ -467,18 +467,8 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         if !self.is_empty() || slots > sq_free.saturating_sub(NOOP_SLOTS) {
             return None;
         }
-        let cost = op.cost();
-        match cost {
-            Some(Cost::Credit | Cost::CreditAndReserve) => {
-                let reserves = cost == Some(Cost::CreditAndReserve);
-                if (patient && credits.wastes_last()) || (reserves && credits.reserved() == 0) {
-                    return None;
-                }
-                let carried = credits.pay(Cost::Credit)?;
-                // A buffer is free.
-                let _ = reserves && credits.reserve();
-                Some(carried)
-            }
+        match op.cost() {
+            Some(Cost::Credit | Cost::CreditAndReserve) if patient && credits.wastes_last() => None,
             Some(cost) => credits.pay(cost),
             None => Some(0),
         }
@@ -511,8 +501,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         let tx = self.tx(index)?;
         let then = tx.completed(wr, result);
         let last = result.is_ok() && (tx.place != TxState::Posted || tx.wrs == 0);
-        // A completion is never the peer's violation.
-        let _ = self.follow(index, then);
+        self.follow(index, then);
         match last {
             true => self.transfer(index),
             false => None,
@@ -528,11 +517,12 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     pub fn answered(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
         let slot = self.slots.get_mut(usize::from(index));
         let slot = slot.ok_or(Cause::Protocol)?;
-        let then = slot.tx.answered(answer);
+        let then = slot.tx.answered(answer)?;
         if then == TxAction::Requeue {
             slot.slots = slots;
         }
-        self.follow(index, then)
+        self.follow(index, then);
+        Ok(())
     }
 
     /// Handles an answer that had arrived when the connection ended: see [`Tx::answered_late`]. Returns false if the tx
@@ -564,18 +554,12 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     }
 
     /// Performs the action of a tx.
-    ///
-    /// # Errors
-    ///
-    /// The peer broke the protocol by causing it.
-    fn follow(&mut self, index: u16, then: TxAction) -> Result<(), Cause> {
+    fn follow(&mut self, index: u16, then: TxAction) {
         match then {
             TxAction::Nothing => {}
             TxAction::Requeue => self.push(index),
             TxAction::Finish => self.done.push(&mut self.slots, index),
-            TxAction::Violation => return Err(Cause::Protocol),
         }
-        Ok(())
     }
 
     /// Returns the oldest finished tx, which waits for the LNet half.
@@ -621,8 +605,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
                 return;
             };
             let then = step(tx);
-            // A local step is never a violation.
-            let _ = self.follow(index, then);
+            self.follow(index, then);
         }
     }
 

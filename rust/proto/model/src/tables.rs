@@ -192,22 +192,22 @@ pub const TX_EVENTS: [(&str, TxEvent); 16] = [
 ];
 
 /// Applies an event as the driver does; what follows.
-pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> TxAction {
-    match event {
+pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> Result<TxAction, Cause> {
+    Ok(match event {
         TxEvent::Post => {
             tx.posting();
             tx.pushed(1);
             TxAction::Nothing
         }
         TxEvent::Completed(wr, ok) => tx.completed(wr, if ok { Ok(()) } else { Err(FLUSHED) }),
-        TxEvent::Answered(answer) => tx.answered(answer),
+        TxEvent::Answered(answer) => tx.answered(answer)?,
         TxEvent::Late(answer) => {
             tx.answered_late(answer);
             TxAction::Nothing
         }
         TxEvent::Cancel => tx.cancel(Cause::PeerClosed),
         TxEvent::KeyDead => tx.key_dead(),
-    }
+    })
 }
 
 /// Returns the situations of a tx that differ, with how each is reached.
@@ -345,8 +345,10 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
     if after.op() != tx.op() {
         words.push(format!("{:?}", after.op()));
     }
-    if then != TxAction::Nothing {
-        words.push(format!("{then:?}").to_lowercase());
+    match then {
+        Ok(TxAction::Nothing) => {}
+        Ok(then) => words.push(format!("{then:?}").to_lowercase()),
+        Err(_) => words.push("violation".into()),
     }
     if words.is_empty() {
         "-".into()
