@@ -31,7 +31,6 @@ pub enum EventKind {
     Messages,
     /// A peer asked for a connection, and this node rejected it.
     Refused,
-    /// Any other event.
     Others,
 }
 
@@ -53,12 +52,10 @@ impl EventKind {
 pub struct CloseEvent {
     /// Time in milliseconds since the epoch; of the last event if there were several.
     pub at_ms: u64,
-    /// The peer, if it is known.
     pub peer: Option<Nid>,
     pub what: EventKind,
     /// Whether this node had asked for the connection.
     pub active: bool,
-    /// Side that initiated it.
     pub by: Initiator,
     /// Out of [`CAUSES`], or [`REFUSALS`] for [`EventKind::Refused`].
     pub why: &'static str,
@@ -299,7 +296,6 @@ pub fn record(
     place.at_ms = at_ms.max(1);
 }
 
-/// Returns the history of `addr`.
 pub fn recorded(records: &[PeerHistory], addr: u32) -> Option<PeerHistory> {
     let mut sets = records.chunks_exact(WAYS);
     let set = sets.nth(set_of(addr, records.len())?)?;

@@ -125,7 +125,6 @@ impl CmIdLinger {
         self.state == LingerState::Mute
     }
 
-    /// Returns whether the id waits.
     pub fn waits(&self) -> bool {
         self.stayed && self.is_unanswered()
     }

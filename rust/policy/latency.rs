@@ -29,7 +29,6 @@ pub const FIRST_NS: u64 = 512;
 /// Index of the sum, in nanoseconds.
 pub const SUM: usize = 0;
 
-/// Number of words of a row.
 pub const WORDS: usize = 64;
 
 /// Number of rows: see [`row`].

@@ -250,7 +250,6 @@ pub struct DeviceState {
 }
 
 impl LinkState {
-    /// Records the state of the interface.
     pub fn interface(&mut self, interface: Interface) {
         self.interface = interface;
         if interface != Interface::Down {
@@ -458,7 +457,6 @@ pub struct DeviceTracker {
     doubted_ms: Option<u64>,
     /// Time of the first of the events that follow each other within [`SETTLE_MS`].
     began_ms: u64,
-    /// Time of the last look.
     looked_ms: u64,
     /// The core was asked since then.
     asked: bool,

@@ -83,7 +83,6 @@ pub const PARTS: usize = 512;
 pub struct SourceBucket {
     /// Time when all use is restored.
     restored_ms: u64,
-    /// Time of the last use.
     taken_ms: u64,
 }
 

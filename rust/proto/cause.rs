@@ -34,13 +34,11 @@ pub mod errno {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Ok = 0,
-    /// The local interface was interrupted.
     LocalInterrupt = 1,
     /// Dropped before it left this node; LNet resends it.
     LocalDropped = 2,
     /// Aborted before it left this node; LNet resends it.
     LocalAborted = 3,
-    /// No route to the peer from here.
     LocalNoRoute = 4,
     /// The local interface or the request is at fault; LNet does not resend it.
     LocalError = 5,
@@ -72,7 +70,6 @@ pub enum Initiator {
     Peer,
     /// Neither side: the other side no longer answered.
     Path,
-    /// The device here.
     Device,
     /// The administrator of this node, or the shutdown of the NI.
     Operator,

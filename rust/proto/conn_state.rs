@@ -51,15 +51,12 @@ pub enum State {
 /// Event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnEvent {
-    /// Active: start.
     Start,
     /// Passive: a CONNREQ was accepted as valid.
     Requested,
-    /// Active: the address is resolved.
     AddrResolved,
     /// Active: the address was not resolved in the time of this try.
     AddrTimeout,
-    /// Active: the route is resolved.
     RouteResolved,
     /// The handshake is complete: CM event (active: with a good CONNACK).
     Established,
@@ -131,7 +128,6 @@ impl Actions {
     /// Steps that are useless once the connection is to be closed.
     const HANDSHAKE: Self = Self::RESOLVE.and(Self::SET_UP).and(Self::SPEAK);
 
-    /// Returns whether any of `other` is in the set.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -216,7 +212,6 @@ impl ConnFsm {
         self.state == State::Established
     }
 
-    /// Returns whether it is still an attempt.
     pub fn is_attempt(&self) -> bool {
         self.state < State::Established
     }

@@ -20,7 +20,6 @@ pub const IMMEDIATE_HEAD: usize = HEADER_LEN + LNET_HDR_LEN;
 pub const IMMEDIATE_MAX: usize = MSG_SIZE - IMMEDIATE_HEAD;
 /// Bytes in a CONNREQ or CONNACK.
 pub const CONN_MSG_LEN: usize = 56;
-/// Bytes in a reject.
 pub const REJECT_LEN: usize = 24;
 /// Most fragments in a descriptor: 1 MiB in 4 KiB pages with an unaligned start.
 pub const FRAGS_MAX: u16 = 257;
@@ -48,7 +47,6 @@ impl QueueDepth {
     pub const MIN: QueueDepth = QueueDepth(1);
     pub const MAX: QueueDepth = QueueDepth(u8::MAX);
 
-    /// Creates a depth; `None` unless 1 <= `v` <= 255.
     pub fn new(v: u16) -> Option<Self> {
         // INVARIANT: not zero.
         u8::try_from(v).ok().filter(|v| *v != 0).map(QueueDepth)
@@ -83,7 +81,6 @@ impl MaxFrags {
     /// The largest limit, which we offer.
     pub const MAX: MaxFrags = MaxFrags(FRAGS_MAX);
 
-    /// Creates a limit; `None` unless 1 <= `v` <= 257.
     pub fn new(v: u16) -> Option<Self> {
         match v {
             // INVARIANT: the range of the pattern.

@@ -50,7 +50,6 @@ const MAPPED: u128 = 0xffff << 32;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ConnReq {
     pub src: Nid,
-    /// Its incarnation.
     pub src_stamp: u64,
     /// Requested NI; its NID is of our LND, but it may not exist.
     pub dst: Nid,
@@ -64,7 +63,6 @@ pub struct ConnReq {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct NiView {
     pub nid: Nid,
-    /// Its incarnation.
     pub stamp: u64,
     /// Its `peer_credits`: the largest depth it takes.
     pub peer_credits: QueueDepth,
@@ -188,7 +186,6 @@ pub struct PeerView {
     pub races: u8,
     /// Its connections, established or in progress on the passive side.
     pub conns: u16,
-    /// Largest number of its connections.
     pub max_conns: u16,
 }
 

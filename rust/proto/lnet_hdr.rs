@@ -22,7 +22,6 @@ numbered! {
     LnetKind: u32 {
         /// Acknowledges a PUT; no payload.
         Ack = 0,
-        /// Carries data to the peer.
         Put = 1,
         /// Asks the peer for data; no payload, but a sink.
         Get = 2,

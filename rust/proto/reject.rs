@@ -107,7 +107,6 @@ macro_rules! define {
                 }
             }
 
-            /// Returns the reason to send.
             pub const fn why(&self) -> RejectWhy {
                 match self {
                     $(Self::$name { .. } => RejectWhy::$why,)+

@@ -37,7 +37,6 @@ use super::{
 /// Next step of a tx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// SEND of an IMMEDIATE.
     Immediate,
     /// SEND of a PUT_REQ, which a PUT_ACK or PUT_NAK answers.
     PutReq,
@@ -45,7 +44,6 @@ pub enum Op {
     GetReq,
     /// REG_MR and SEND of a PUT_ACK, which a PUT_DONE answers.
     PutAck,
-    /// SEND of a PUT_NAK.
     PutNak,
     /// WRITEs and SEND of a PUT_DONE.
     PutDone,
@@ -120,7 +118,6 @@ pub enum Answer {
 pub enum Wr {
     /// SEND, RDMA WRITE or REG_MR.
     Any,
-    /// LOCAL_INV.
     Invalidate,
 }
 

@@ -143,7 +143,6 @@ pub enum NextTx {
     /// queue: [`TxTable::chunk_posted`].
     Part {
         index: u16,
-        /// Number of work requests that there is room for.
         wrs: u16,
     },
     /// Post a NOOP with this number of credits.

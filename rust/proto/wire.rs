@@ -178,11 +178,9 @@ numbered! {
         PutNak = 0xd3,
         /// Names the memory for the payload.
         PutAck = 0xd4,
-        /// The payload was written.
         PutDone = 0xd5,
         /// Asks for data and names the memory for it.
         GetReq = 0xd6,
-        /// The data was written.
         GetDone = 0xd7,
     }
 }
@@ -193,7 +191,6 @@ pub struct Envelope {
     pub version: Version,
     /// Receive credits returned with this message.
     pub credits: u8,
-    /// NID of the sending NI.
     pub src: Nid,
     /// Incarnation of the sending NI.
     pub src_stamp: u64,
@@ -616,7 +613,6 @@ pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     pub me: Nid,
-    /// Incarnation of our NI.
     pub my_stamp: u64,
     pub peer: Nid,
     /// Incarnation of the peer, recorded when the connection was made.
