@@ -194,7 +194,7 @@ impl Reject {
     pub fn encode(&self) -> [u8; REJECT_LEN] {
         let mut out = [0; REJECT_LEN];
         // The fields fill the 24 bytes exactly, so that this cannot fail.
-        let _ = self.write(Writer::new(&mut out));
+        let _ = self.write(Writer(&mut out));
         out
     }
 

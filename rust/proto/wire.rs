@@ -83,25 +83,19 @@ impl Order {
     readers!(u16_at: u16, u32_at: u32, u64_at: u64);
 }
 
-/// Place of bytes that were written.
-type Written<'a, const N: usize> = Result<&'a mut [u8; N], WireError>;
-
-/// Writer of consecutive fields into a slice; does not write past its end.
-pub(super) struct Writer<'a> {
-    rest: &'a mut [u8],
-}
+/// Writer of consecutive fields into the rest of a slice; does not write past its end.
+pub(super) struct Writer<'a>(pub(super) &'a mut [u8]);
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(out: &'a mut [u8]) -> Self {
-        Self { rest: out }
-    }
-
     /// Writes bytes as they are. Returns their place, so that they can be set later.
     #[inline(always)]
-    pub(super) fn raw<const N: usize>(&mut self, bytes: &[u8; N]) -> Written<'a, N> {
-        let rest = core::mem::take(&mut self.rest);
+    pub(super) fn raw<const N: usize>(
+        &mut self,
+        bytes: &[u8; N],
+    ) -> Result<&'a mut [u8; N], WireError> {
+        let rest = core::mem::take(&mut self.0);
         let (place, rest) = rest.split_first_chunk_mut().ok_or(WireError::NoRoom)?;
-        self.rest = rest;
+        self.0 = rest;
         *place = *bytes;
         Ok(place)
     }
@@ -308,7 +302,8 @@ pub struct Descriptor<'a> {
     key: u32,
     total: u32,
     nfrags: u16,
-    fragments: Fragments<'a>,
+    rest: &'a [u8],
+    order: Order,
 }
 
 impl<'a> Descriptor<'a> {
@@ -328,9 +323,8 @@ impl<'a> Descriptor<'a> {
             .get(DESCRIPTOR_HEAD..)
             .and_then(|rest| rest.get(..bytes))
             .ok_or(WireError::ShortDescriptor)?;
-        let fragments = Fragments { rest, order };
         let total = match facts.rd_total {
-            0 => total_of(fragments)?,
+            0 => total_of(fragments(rest, order))?,
             total => total,
         };
         // INVARIANT: The count is right, and `total_of` checked the sum and the addresses, now or before.
@@ -338,7 +332,8 @@ impl<'a> Descriptor<'a> {
             key,
             total,
             nfrags,
-            fragments,
+            rest,
+            order,
         })
     }
 
@@ -357,13 +352,13 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Returns the fragments in order, empty ones included.
-    pub fn fragments(&self) -> Fragments<'a> {
-        self.fragments
+    pub fn fragments(&self) -> impl Iterator<Item = Fragment> + 'a {
+        fragments(self.rest, self.order)
     }
 }
 
 /// Checks the fragments of a descriptor, and returns how many bytes they hold together.
-fn total_of(fragments: Fragments<'_>) -> Result<u32, WireError> {
+fn total_of(fragments: impl Iterator<Item = Fragment>) -> Result<u32, WireError> {
     let mut total = 0u32;
     for f in fragments {
         f.addr
@@ -380,25 +375,16 @@ fn total_of(fragments: Fragments<'_>) -> Result<u32, WireError> {
     }
 }
 
-/// Iterator over the fragments of a [`Descriptor`].
-#[derive(Copy, Clone, Debug)]
-pub struct Fragments<'a> {
-    rest: &'a [u8],
-    order: Order,
-}
-
-impl Iterator for Fragments<'_> {
-    type Item = Fragment;
-
-    fn next(&mut self) -> Option<Fragment> {
+fn fragments(mut bytes: &[u8], order: Order) -> impl Iterator<Item = Fragment> + '_ {
+    core::iter::from_fn(move || {
         // Without a division, which `chunks_exact` begins with.
-        let (f, rest) = self.rest.split_first_chunk::<FRAGMENT_LEN>()?;
-        self.rest = rest;
+        let (f, rest) = bytes.split_first_chunk::<FRAGMENT_LEN>()?;
+        bytes = rest;
         Some(Fragment {
-            nob: self.order.u32_at(f, 0)?,
-            addr: self.order.u64_at(f, 4)?,
+            nob: order.u32_at(f, 0)?,
+            addr: order.u64_at(f, 4)?,
         })
-    }
+    })
 }
 
 /// A received message.
@@ -647,7 +633,7 @@ pub fn check_identity(env: &Envelope, expect: &Identity) -> Result<(), Stale> {
 #[inline(always)]
 pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usize, WireError> {
     let room = out.len();
-    let mut w = Writer::new(out);
+    let mut w = Writer(out);
     w.raw(&MAGIC.to_ne_bytes())?;
     w.raw(&env.version.wire().to_ne_bytes())?;
     w.raw(&[body.kind().wire(), env.credits])?;
@@ -687,7 +673,7 @@ pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usiz
             w.raw(&d.status.to_ne_bytes())?;
         }
     }
-    let written = room.saturating_sub(w.rest.len());
+    let written = room.saturating_sub(w.0.len());
     let nob = written.saturating_add(following);
     let wire_nob = u32::try_from(nob).map_err(|_| WireError::NoRoom)?;
     *length = wire_nob.to_ne_bytes();
