@@ -84,7 +84,6 @@ impl Display for Worded {
 /// Reason why a connection ends, with the details for the log. It is found under the connection lock, in softirq, and
 /// logged without the lock by a worker: a console may be slow, and the lock is held with bottom halves off.
 pub(crate) enum CloseReason {
-    /// A cause without details.
     Plain(Cause),
     /// A SEND, WRITE or work request for a region failed.
     Send(Cause, Wc),
@@ -94,11 +93,9 @@ pub(crate) enum CloseReason {
     NotASend,
     /// Work requests could not be built or posted.
     Post(Cause),
-    /// A message is invalid.
     Message(WireError),
     /// A message is of another life of the peer.
     Stale(Stale),
-    /// The peer broke the credit rules.
     Credits(CreditError),
 }
 

@@ -132,7 +132,6 @@ pub(crate) struct Ni {
     link_state: SpinLock<LinkState>,
     /// The last event of the device reported a fatal error. Set in any context, including hard interrupts.
     pub(crate) broken: Atomic<bool>,
-    /// Counters of closed connections.
     #[pin]
     pub(crate) closed_counters: ClosedCounters,
     /// Closed connections, failed attempts and rejects, with their causes.
@@ -239,7 +238,6 @@ impl Ni {
         self.way(|way| way.ends_all())
     }
 
-    /// Returns whether the device has reported a fatal error.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Acquire)
     }
@@ -308,7 +306,6 @@ impl Ni {
         self.stopping.store(true, Release);
     }
 
-    /// Returns whether LNet has asked the NI to stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Acquire)
     }

@@ -14,7 +14,6 @@ use kernel::time::{
 pub(crate) struct Timestamp(u64);
 
 impl Timestamp {
-    /// Reads the clock.
     #[inline]
     pub(crate) fn now() -> Self {
         // The clock is never negative.
@@ -27,7 +26,6 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the time in nanoseconds.
     #[inline]
     pub(crate) fn ns(self) -> u64 {
         self.0

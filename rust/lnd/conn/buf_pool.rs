@@ -33,9 +33,7 @@ const FOR_ANSWERS: usize = 1;
 /// Use of a reserve.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum ReserveUse {
-    /// Answer to a request of the peer.
     Answer,
-    /// Message of LNet.
     Message,
 }
 
@@ -114,18 +112,15 @@ impl<C> BufPool<C> {
         }
     }
 
-    /// Takes a buffer for a NOOP.
     pub(super) fn take_for_noop(&mut self) -> Option<TxBuf> {
         self.noop_bufs.pop()
     }
 
-    /// Puts back the buffer of a completed NOOP.
     pub(super) fn put_of_noop(&mut self, buf: TxBuf) {
         // Two are in use at most, and there is room for two.
         let _ = self.noop_bufs.push_within_capacity(buf);
     }
 
-    /// Takes a receive.
     #[inline]
     pub(super) fn take_spare(&mut self) -> Option<KBox<Rx<C>>> {
         self.spares.pop()

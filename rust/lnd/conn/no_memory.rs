@@ -37,7 +37,6 @@ use crate::{
     rdma::work, //
 };
 
-/// Milliseconds between two retries.
 const RETRY_MS: u32 = 5;
 
 /// Returns whether an error is a lack of memory, or of room to map memory for the device (`EIO`): with an IOMMU, or
@@ -98,7 +97,6 @@ impl From<Error> for NotReady {
 }
 
 impl Inner {
-    /// Returns whether the caller is the retry.
     fn is_retry(&self) -> bool {
         self.retrier == Some(kernel::current!().pid())
     }
@@ -238,7 +236,6 @@ impl Conn {
         }
     }
 
-    /// Arms the retry.
     pub(super) fn retry_soon(self: &Arc<Self>) {
         let _ = work::queue_delayed::<Self, SHORTAGE>(self.clone(), RETRY_MS);
     }

@@ -32,7 +32,6 @@ pub(super) struct QpHandle<C: QpHandler> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
-    /// Number of posted receives.
     pub(super) recv_wrs: u64,
     last_send: Timestamp,
     /// The device refused a work request.
@@ -61,7 +60,6 @@ impl<C: QpHandler> QpHandle<C> {
         &self.qp
     }
 
-    /// Returns the milliseconds since the last send.
     pub(super) fn sent_ms(&self) -> i64 {
         self.last_send.elapsed_ms()
     }
@@ -89,7 +87,6 @@ impl<C: QpHandler> QpHandle<C> {
         }
     }
 
-    /// Returns the number of free slots of the send queue.
     pub(super) fn sq_free(&self) -> u32 {
         let queues = self.queues.as_ref();
         queues.map_or(0, |(sq, _)| sq.free_slots(&self.qp))
@@ -145,7 +142,6 @@ impl<C: QpHandler> QpHandle<C> {
         self.push_recv(rx)
     }
 
-    /// Posts the pushed receives.
     #[inline(never)]
     pub(super) fn post_recvs(&mut self) -> Result<(), Cause> {
         self.post_pushed_recvs()

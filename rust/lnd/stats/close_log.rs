@@ -183,7 +183,6 @@ impl CloseStats {
         inner.ends.note(event)
     }
 
-    /// Records a rejected request.
     pub(crate) fn refused(&self, peer: Option<Nid>, why: &Refusal) {
         let event = CloseEvent {
             at_ms: now_ms(),

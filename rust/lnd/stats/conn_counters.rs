@@ -31,7 +31,6 @@ use crate::rdma::sync::{
 /// Defines [`Count`] and the keys of debugfs of the table.
 macro_rules! define {
     ($($(#[$doc:meta])+ $count:ident => $key:ident,)+) => {
-        /// A counter.
         #[derive(Clone, Copy)]
         pub(crate) enum Count {
             $($(#[$doc])+ $count,)+
@@ -112,7 +111,6 @@ pub(crate) struct ClosedCounters {
 }
 
 impl ClosedCounters {
-    /// Creates counters of zero.
     pub(crate) fn new() -> impl PinInit<Self> {
         let sums = Sums {
             over: Counts::default(),

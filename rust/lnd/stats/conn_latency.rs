@@ -290,7 +290,6 @@ pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
     }
 }
 
-/// Traces a rejected request of `peer`.
 pub(crate) fn refused(ni: Option<Nid>, peer: Option<Nid>, why: &Refusal) {
     if wanted(Event::Refuse) {
         let ni = ni.as_ref().map(|nid| -> &dyn Display { nid });
