@@ -315,7 +315,7 @@ impl Show for CloseStats {
                 event.number,
                 NidOr(event.peer, "unknown"),
                 role(event.active),
-                event.by.name(),
+                event.by,
             )?;
             writeln!(
                 f,

@@ -12,8 +12,8 @@ use core::ops::DerefMut;
 
 use crate::proto::{
     cause::{
+        side,
         Cause,
-        Initiator,
         NAMES as CAUSES, //
     },
     nid::Nid,
@@ -56,7 +56,8 @@ pub struct CloseEvent {
     pub what: EventKind,
     /// Whether this node had asked for the connection.
     pub active: bool,
-    pub by: Initiator,
+    /// Out of [`side`].
+    pub by: &'static str,
     /// Out of [`CAUSES`], or [`REFUSALS`] for [`EventKind::Refused`].
     pub why: &'static str,
     /// Detail, `-` if there is none: the reason in the peer's reject.
@@ -76,7 +77,7 @@ impl CloseEvent {
         peer: None,
         what: EventKind::Closed,
         active: false,
-        by: Initiator::Us,
+        by: side::LOCAL,
         why: "?",
         detail: "-",
         asked: None,
@@ -521,10 +522,10 @@ mod tests {
                     Health::LocalDropped | Health::LocalAborted | Health::LocalError
                 );
                 let ours = match cause.initiator() {
-                    Initiator::Device | Initiator::Operator | Initiator::Us => true,
+                    side::DEVICE | side::OPERATOR | side::LOCAL => true,
                     // It may have been our address that moved.
-                    Initiator::Unknown => cause == Cause::AddressChanged,
-                    Initiator::Peer | Initiator::Path => false,
+                    side::UNKNOWN => cause == Cause::AddressChanged,
+                    _ => false,
                 };
                 // KUnit's takes no message.
                 assert!(ours || !local);

@@ -24,9 +24,6 @@ pub const BACKOFF_MAX_MS: u32 = 10_000;
 /// Step of the back-off, in milliseconds.
 const BACKOFF_STEP_MS: u32 = 50;
 
-/// Doublings after which the pause has reached its limit.
-const BACKOFF_DOUBLINGS: u32 = 8;
-
 /// Longest pause after a lost race, in milliseconds. A peer that lost a race rejects our requests until it has counted
 /// [`RACES_MAX`] of them, or until the CM repeats the peer's own request, after 4.3 s. With half of this pause on
 /// average, that takes as long as this node takes to regard an unanswered request as lost
@@ -418,11 +415,8 @@ pub fn backoff(failures: u32, random: u32) -> u32 {
     if failures == 0 {
         return 0;
     }
-    let doublings = failures.saturating_sub(1).min(BACKOFF_DOUBLINGS);
-    let limit = BACKOFF_STEP_MS
-        .checked_shl(doublings)
-        .unwrap_or(BACKOFF_MAX_MS)
-        .min(BACKOFF_MAX_MS);
+    let doubled = 2u32.saturating_pow(failures.saturating_sub(1));
+    let limit = BACKOFF_STEP_MS.saturating_mul(doubled).min(BACKOFF_MAX_MS);
     below(limit, random)
 }
 

@@ -61,34 +61,20 @@ pub struct Outcome {
     pub health: Health,
 }
 
-/// Side that initiated an end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Initiator {
+/// Sides that initiate an end, for programs.
+pub mod side {
     /// This node: a limit was reached, a resource was missing, or the peer sent something invalid.
-    Us,
+    pub const LOCAL: &str = "local";
     /// The peer or its device, which reported it.
-    Peer,
+    pub const PEER: &str = "peer";
     /// Neither side: the other side no longer answered.
-    Path,
-    Device,
+    pub const PATH: &str = "path";
+    /// The device of this node.
+    pub const DEVICE: &str = "device";
     /// The administrator of this node, or the shutdown of the NI.
-    Operator,
-    /// Unknown: perhaps an address of either side moved.
-    Unknown,
-}
-
-impl Initiator {
-    /// Returns its name, for programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Us => "local",
-            Self::Peer => "peer",
-            Self::Path => "path",
-            Self::Device => "device",
-            Self::Operator => "operator",
-            Self::Unknown => "unknown",
-        }
-    }
+    pub const OPERATOR: &str = "operator";
+    /// Perhaps an address of either side moved.
+    pub const UNKNOWN: &str = "unknown";
 }
 
 /// Defines [`Cause`]. A row has the variant, whose name programs read; the errno and the health that LNet gets; the
@@ -127,12 +113,12 @@ macro_rules! causes {
             }
 
             /// Returns errno, health, initiator and classes of its row.
-            const fn row(self) -> (i32, Health, Initiator, u16) {
+            const fn row(self) -> (i32, Health, &'static str, u16) {
                 match self {
                     $(Self::$name { .. } => (
                         errno::$errno,
                         Health::$health,
-                        Initiator::$by,
+                        side::$by,
                         0 $(| Self::$class)*,
                     ),)+
                 }
@@ -143,87 +129,87 @@ macro_rules! causes {
 
 causes! {
     /// The NI is being deleted by the operator, or the module unloaded. LNet may have another NI.
-    Shutdown, EIO, LocalDropped, Operator, [IS_OURS | IS_WANTED],
+    Shutdown, EIO, LocalDropped, OPERATOR, [IS_OURS | IS_WANTED],
         "shutting down";
     /// The administrator closed the connection, `lctl disconnect`, and wants a new one that sends the messages.
-    AdminClose, EIO, LocalDropped, Operator, [IS_OURS | IS_WANTED | SPARES_MESSAGES | SPARES_WAITING],
+    AdminClose, EIO, LocalDropped, OPERATOR, [IS_OURS | IS_WANTED | SPARES_MESSAGES | SPARES_WAITING],
         "closed by lctl disconnect";
-    PeerDeleted, EIO, LocalError, Operator, [IS_OURS | IS_WANTED],
+    PeerDeleted, EIO, LocalError, OPERATOR, [IS_OURS | IS_WANTED],
         "the peer was deleted (lctl del_peer)";
     /// The settings of the administrator exclude the peer ([`crate::policy::text_params::allows`]). This NI must not
     /// send to that peer; it reaches others.
-    Denied, EIO, RemoteDropped, Operator, [IS_OURS | IS_WANTED | DISCREDITS_RX],
+    Denied, EIO, RemoteDropped, OPERATOR, [IS_OURS | IS_WANTED | DISCREDITS_RX],
         "denied by the parameter access";
     /// LNet keeps too many requests of earlier connections of the peer (`rust/lnd/ni.rs`). Our
     /// NI has no part in it: LNet reaches other peers over it.
-    Backlog, EBUSY, RemoteDropped, Us, [IS_OURS],
+    Backlog, EBUSY, RemoteDropped, LOCAL, [IS_OURS],
         "LNet retains too many requests of earlier connections";
     /// The peer closed the connection. Our NI has no part in that: LNet reaches other peers over it. If LNet has no
     /// other NI of the peer, the driver resends.
-    PeerClosed, ECONNRESET, RemoteDropped, Peer, [IS_RETRYABLE],
+    PeerClosed, ECONNRESET, RemoteDropped, PEER, [IS_RETRYABLE],
         "closed by the peer";
     /// The peer has been restarted: its incarnation changed.
-    PeerRestarted, ESTALE, RemoteDropped, Us, [BLAMES_PEER | SPARES_WAITING | DISCREDITS_RX],
+    PeerRestarted, ESTALE, RemoteDropped, LOCAL, [BLAMES_PEER | SPARES_WAITING | DISCREDITS_RX],
         "the peer was restarted";
-    Protocol, EPROTO, RemoteError, Us, [BLAMES_PEER | DISCREDITS_RX],
+    Protocol, EPROTO, RemoteError, LOCAL, [BLAMES_PEER | DISCREDITS_RX],
         "the peer broke the protocol";
-    Unreachable, EHOSTUNREACH, RemoteDropped, Path, [BLAMES_PEER],
+    Unreachable, EHOSTUNREACH, RemoteDropped, PATH, [BLAMES_PEER],
         "unreachable: the address does not answer, or no route";
     /// The node answers, but no LND listens there.
-    NoListener, EHOSTUNREACH, RemoteDropped, Peer, [BLAMES_PEER],
+    NoListener, EHOSTUNREACH, RemoteDropped, PEER, [BLAMES_PEER],
         "no listener: is LNet up, with the same service";
-    Refused, ECONNREFUSED, RemoteDropped, Peer, [BLAMES_PEER],
+    Refused, ECONNREFUSED, RemoteDropped, PEER, [BLAMES_PEER],
         "refused by the peer";
     /// The handshake failed in another way (CM error, reset before establishment).
-    ConnectFailed, ECONNABORTED, RemoteDropped, Unknown, [BLAMES_PEER],
+    ConnectFailed, ECONNABORTED, RemoteDropped, UNKNOWN, [BLAMES_PEER],
         "the handshake failed";
-    ConnectTimeout, ETIMEDOUT, RemoteDropped, Path, [BLAMES_PEER],
+    ConnectTimeout, ETIMEDOUT, RemoteDropped, PATH, [BLAMES_PEER],
         "the handshake took too long";
-    NoResources, ENOMEM, LocalDropped, Us, [IS_RETRYABLE],
+    NoResources, ENOMEM, LocalDropped, LOCAL, [IS_RETRYABLE],
         "out of memory or of device resources here";
     /// A work request failed because of this node (`IB_WC_LOC_*`, a failed post).
-    LocalFault, EIO, LocalDropped, Device, [IS_RETRYABLE],
+    LocalFault, EIO, LocalDropped, DEVICE, [IS_RETRYABLE],
         "a work request failed here";
     /// A work request failed because of the peer (`IB_WC_REM_*`).
-    RemoteFault, EIO, RemoteError, Peer, [BLAMES_PEER | IS_RETRYABLE],
+    RemoteFault, EIO, RemoteError, PEER, [BLAMES_PEER | IS_RETRYABLE],
         "the peer's device refused a work request";
     /// The transport gave up (`IB_WC_RETRY_EXC_ERR`, `IB_WC_RNR_RETRY_EXC_ERR`).
-    TransportRetry, EIO, RemoteDropped, Path, [BLAMES_PEER | IS_SILENT | IS_RETRYABLE],
+    TransportRetry, EIO, RemoteDropped, PATH, [BLAMES_PEER | IS_SILENT | IS_RETRYABLE],
         "the transport gave up retrying";
     /// Flushed with the connection; the connection's own cause says why. An orderly close of the peer may show as a
     /// flush before the CM reports it.
-    Flushed, ECONNRESET, RemoteDropped, Unknown, [IS_SILENT | IS_RETRYABLE],
+    Flushed, ECONNRESET, RemoteDropped, UNKNOWN, [IS_SILENT | IS_RETRYABLE],
         "the queue pair went into the error state";
-    DeadlineConnecting, ETIMEDOUT, RemoteDropped, Us, [BLAMES_PEER],
+    DeadlineConnecting, ETIMEDOUT, RemoteDropped, LOCAL, [BLAMES_PEER],
         "no connection in time";
     /// Waited too long in a queue of the connection, for credits, which the peer returns.
-    DeadlineQueued, ECONNABORTED, RemoteDropped, Us, [IS_RETRYABLE],
+    DeadlineQueued, ECONNABORTED, RemoteDropped, LOCAL, [IS_RETRYABLE],
         "queued too long";
-    DeadlineSending, ECONNABORTED, NetworkTimeout, Us, [BLAMES_PEER | IS_SILENT | IS_RETRYABLE],
+    DeadlineSending, ECONNABORTED, NetworkTimeout, LOCAL, [BLAMES_PEER | IS_SILENT | IS_RETRYABLE],
         "the send did not complete in time";
-    DeadlineAnswer, ECONNABORTED, RemoteTimeout, Us, [BLAMES_PEER | IS_SILENT | IS_RETRYABLE],
+    DeadlineAnswer, ECONNABORTED, RemoteTimeout, LOCAL, [BLAMES_PEER | IS_SILENT | IS_RETRYABLE],
         "the peer did not answer in time";
     /// The device went away or reported a fatal error.
-    DeviceGone, EIO, LocalDropped, Device, [IS_OURS | SPARES_MESSAGES],
+    DeviceGone, EIO, LocalDropped, DEVICE, [IS_OURS | SPARES_MESSAGES],
         "the RDMA device is gone";
     /// The link of the NI closed: no carrier, no address, or a port that is not active.
-    LinkDown, ENETDOWN, LocalDropped, Device, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
+    LinkDown, ENETDOWN, LocalDropped, DEVICE, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
         "the link is down here";
-    Overtaken, ECONNABORTED, RemoteDropped, Peer, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
+    Overtaken, ECONNABORTED, RemoteDropped, PEER, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
         "the peer connected first";
     /// The address of this node's interface or of the peer's moved.
-    AddressChanged, ECONNABORTED, LocalDropped, Unknown, [IS_RETRYABLE | SPARES_WAITING],
+    AddressChanged, ECONNABORTED, LocalDropped, UNKNOWN, [IS_RETRYABLE | SPARES_WAITING],
         "an address changed";
-    Moved, ENETDOWN, LocalDropped, Device, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING | IS_OURS_TO_CONNECT],
+    Moved, ENETDOWN, LocalDropped, DEVICE, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING | IS_OURS_TO_CONNECT],
         "the interface moved to another RDMA device";
     /// The path MTU of the connection is larger than the MTU of the port here.
-    PathMtu, ECONNABORTED, LocalDropped, Device, [IS_OURS | IS_RETRYABLE | SPARES_WAITING | IS_OURS_TO_CONNECT],
+    PathMtu, ECONNABORTED, LocalDropped, DEVICE, [IS_OURS | IS_RETRYABLE | SPARES_WAITING | IS_OURS_TO_CONNECT],
         "the path MTU is larger than the MTU of the interface here allows: set the same MTU on both nodes";
     /// The peer reported this negative errno in a completion message.
-    Told(i32), EIO, RemoteError, Peer, [],
+    Told(i32), EIO, RemoteError, PEER, [],
         "the peer reported an error";
     /// The transfer could not be built here: a negative errno.
-    Local(i32), EIO, LocalError, Us, [],
+    Local(i32), EIO, LocalError, LOCAL, [],
         "the transfer could not be built here";
 }
 
@@ -259,7 +245,8 @@ impl Cause {
         self.row().3 & classes != 0
     }
 
-    pub const fn initiator(self) -> Initiator {
+    /// Returns the [`side`] that initiated the end.
+    pub const fn initiator(self) -> &'static str {
         self.row().2
     }
 

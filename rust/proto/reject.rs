@@ -69,11 +69,8 @@ reasons! {
 
 impl RejectWhy {
     /// Returns the name for programs.
-    pub const fn name(self) -> &'static str {
-        match self.texts() {
-            Some((name, _)) => name,
-            None => "Unknown",
-        }
+    pub fn name(self) -> &'static str {
+        self.texts().map_or("Unknown", |(name, _)| name)
     }
 }
 

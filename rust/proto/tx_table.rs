@@ -71,10 +71,6 @@ impl<T> TxSlot<T> {
     pub fn fill(&mut self, transfer: T) -> &mut T {
         self.transfer.insert(transfer)
     }
-
-    fn is_pending(&self) -> bool {
-        !matches!(self.tx.place, TxState::Free | TxState::Done)
-    }
 }
 
 /// First-in first-out list through the slots.
@@ -614,11 +610,12 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
 
     /// Yields the transmits that are not finished, with their index.
     pub fn pending(&self) -> impl Iterator<Item = (u16, &TxSlot<T>)> {
-        self.iter().filter(|(_, slot)| slot.is_pending())
+        self.iter()
+            .filter(|(_, slot)| !matches!(slot.tx.place, TxState::Free | TxState::Done))
     }
 
     pub fn has_pending(&self) -> bool {
-        self.slots.iter().any(TxSlot::is_pending)
+        self.pending().next().is_some()
     }
 
     /// Yields the transmits of a queue, the next to post first.

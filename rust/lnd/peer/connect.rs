@@ -206,7 +206,7 @@ impl Peer {
         if matches!(cause, Cause::Denied | Cause::Backlog) {
             log::not_connected(self.nid, cause, noted);
         }
-        conn_latency::no_conn(self.ni.nid, self.nid, cause, None);
+        conn_latency::no_conn(self.ni.nid, self.nid, cause);
         self.peers.leave_line(turn);
         self.with(|inner| inner.policy.closing());
         self.attempt_over(true, None, cause);

@@ -279,14 +279,13 @@ fn cold(report: impl FnOnce(&trace::Conn), who: &trace::Conn) {
 }
 
 fn closed(who: &trace::Conn, up: bool, cause: Cause, detail: Option<&str>) {
-    let by = cause.initiator().name();
-    who.close(up, by, cause.name(), detail.unwrap_or("-"));
+    who.close(up, cause.initiator(), cause.name(), detail.unwrap_or("-"));
 }
 
 /// Traces an attempt to connect with `peer` that ended before a connection object existed.
-pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
+pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause) {
     if wanted(Event::Close) {
-        closed(&trace::Conn::new(&ni, &peer, 0, true), false, cause, detail);
+        closed(&trace::Conn::new(&ni, &peer, 0, true), false, cause, None);
     }
 }
 
