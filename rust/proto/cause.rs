@@ -148,7 +148,6 @@ causes! {
     /// other NI of the peer, the driver resends.
     PeerClosed, ECONNRESET, RemoteDropped, PEER, [IS_RETRYABLE],
         "closed by the peer";
-    /// The peer has been restarted: its incarnation changed.
     PeerRestarted, ESTALE, RemoteDropped, LOCAL, [BLAMES_PEER | SPARES_WAITING | DISCREDITS_RX],
         "the peer was restarted";
     Protocol, EPROTO, RemoteError, LOCAL, [BLAMES_PEER | DISCREDITS_RX],
@@ -197,7 +196,6 @@ causes! {
         "the link is down here";
     Overtaken, ECONNABORTED, RemoteDropped, PEER, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING],
         "the peer connected first";
-    /// The address of this node's interface or of the peer's moved.
     AddressChanged, ECONNABORTED, LocalDropped, UNKNOWN, [IS_RETRYABLE | SPARES_WAITING],
         "an address changed";
     Moved, ENETDOWN, LocalDropped, DEVICE, [IS_OURS | SPARES_MESSAGES | SPARES_WAITING | IS_OURS_TO_CONNECT],

@@ -164,14 +164,9 @@ impl RejectCause {
 
     /// Returns whether the reject tells the peer how to ask again, or that this node connects. After a restart of this
     /// node every peer gets one.
-    pub const fn invites(&self) -> bool {
-        matches!(
-            self.why(),
-            RejectWhy::CONN_STALE
-                | RejectWhy::CONN_RACE
-                | RejectWhy::MSG_QUEUE_SIZE
-                | RejectWhy::RDMA_FRAGS
-        )
+    pub fn invites(&self) -> bool {
+        let final_ones = [RejectWhy::FATAL, RejectWhy::NO_RESOURCES, RejectWhy::EARLY];
+        !final_ones.contains(&self.why())
     }
 }
 

@@ -69,7 +69,6 @@ macro_rules! reject_causes {
             MsgSize(value: u32), FATAL,
                 "message size {value}",
                 "no proper o2ib request";
-            /// The peer has a new incarnation or version.
             StalePeer, CONN_STALE,
                 "peer has a new incarnation",
                 "the peer was restarted";

@@ -180,7 +180,7 @@ pub const PART: u16 = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct TxTable<S> {
     slots: S,
-    /// Random; see [`TxTable::cookie`].
+    /// Random; see [`cookie`].
     mask: u64,
     /// The queues of each [`QueueKind`].
     unreserved: TxFifo,
@@ -196,7 +196,7 @@ pub struct TxTable<S> {
 }
 
 impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
-    /// Creates a table with these free slots. `mask` is random: see [`TxTable::cookie`].
+    /// Creates a table with these free slots. `mask` is random: see [`cookie`].
     pub fn new(slots: S, mask: u64) -> Self {
         let mut this = Self {
             slots,
@@ -288,13 +288,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         slot.tx = Tx::FREE;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(&mut self.slots, index);
-    }
-
-    /// Returns the name of the tx at `index` on the wire: index and generation under a random mask of the connection,
-    /// so that a peer can neither guess the name of another connection nor reuse an old one.
-    pub fn cookie(&self, index: u16) -> Option<Cookie> {
-        let slot = self.get(index)?;
-        Some(cookie(index, slot.generation, self.mask))
     }
 
     /// Returns the index of the tx that a name from the wire belongs to, unless that is stale or nonsense.
@@ -637,7 +630,8 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     }
 }
 
-/// Returns the name of a tx on the wire: see [`TxTable::cookie`].
+/// Returns the name of a tx on the wire: index and generation under a random mask of the connection, so that a peer can
+/// neither guess the name of another connection nor reuse an old one.
 #[inline(always)]
 fn cookie(index: u16, generation: u32, mask: u64) -> Cookie {
     Cookie(((u64::from(generation) << 16) | u64::from(index)) ^ mask)
@@ -704,7 +698,7 @@ mod tests {
             return;
         };
         assert_eq!(q.find(name), Some(index));
-        assert_eq!(q.cookie(index), Some(name));
+        assert_eq!(q.find(Cookie(name.0 ^ 1)), None);
         assert_eq!(q.find(Cookie(!name.0)), None);
         q.release(index);
         assert_eq!(q.find(name), None);
@@ -1032,8 +1026,9 @@ mod tests {
         let (mut same, mut big) = (&mut same[..], &mut big[..]);
         let mut q = TxTable::new(&mut small[..], 1);
         let names = [Op::GetDone; 2].map(|op| {
-            let index = add(&mut q, op, 1);
-            q.cookie(index)
+            let (index, name, slot) = q.alloc(op)?;
+            slot.fill(());
+            q.queue(index, 1).map(|_| name)
         });
         q.grow(&mut same);
         assert!(!q.has_free() && q.nr_slots() == 2);

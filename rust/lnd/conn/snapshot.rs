@@ -38,6 +38,7 @@ pub(crate) struct ConnSnapshot {
     /// Milliseconds that the oldest transmit has waited, and what it waits for.
     pub(crate) oldest: (i64, &'static str),
     pub(crate) sq_free: u16,
+    /// Posted receives.
     pub(crate) recvs: usize,
     pub(crate) qpn: u32,
     pub(crate) peer_qpn: u32,

@@ -89,6 +89,8 @@ pub struct Ours {
     pub credits: Credits,
     /// The transmits and their queues.
     pub txs: TxTable<Vec<TxSlot<Transfer>>>,
+    /// Cookie of the last tx of each slot.
+    cookies: Vec<u64>,
     /// The send queue.
     pub sq: VecDeque<Work>,
     sq_size: u16,
@@ -126,6 +128,7 @@ impl Ours {
             side,
             credits: Credits::new(depth, high_water),
             txs,
+            cookies: vec![0; cells],
             sq: VecDeque::new(),
             sq_size,
             chain: 2,
@@ -141,9 +144,10 @@ impl Ours {
 
     /// Models `Conn::submit`, without the pump behind it. False: no free tx.
     pub fn submit(&mut self, op: Op, slots: u16, transfer: Transfer) -> Result<bool, Fault> {
-        let Some((index, _, slot)) = self.txs.alloc(op) else {
+        let Some((index, cookie, slot)) = self.txs.alloc(op) else {
             return Ok(false);
         };
+        self.cookies[usize::from(index)] = cookie.0;
         if slot.transfer().is_some() {
             return Err("a slot in use was given out".into());
         }
@@ -534,7 +538,7 @@ impl Ours {
 
     /// Returns the cookie of the tx at `index`.
     pub fn cookie(&self, index: u16) -> u64 {
-        self.txs.cookie(index).map_or(0, |cookie| cookie.0)
+        self.cookies[usize::from(index)]
     }
 
     /// Appends the state, except for the part of [`Ours::encode_txs`].
