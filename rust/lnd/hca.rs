@@ -19,10 +19,7 @@ use crate::{
             self,
             MrDemand, //
         },
-        queue_sizes::{
-            self,
-            LinkSpeed, //
-        }, //
+        queue_sizes, //
     },
     proto::constants::{
         QueueDepth,
@@ -200,9 +197,9 @@ impl Hca {
         self.device.is_roce(self.port)
     }
 
-    /// Returns the speed of the port when it was last up.
-    pub(crate) fn speed(&self) -> LinkSpeed {
-        LinkSpeed(self.mbps.load(Relaxed))
+    /// Returns the speed of the port when it was last up, in Mb/s; 0 if it is not known.
+    pub(crate) fn mbps(&self) -> u32 {
+        self.mbps.load(Relaxed)
     }
 
     /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
@@ -216,8 +213,8 @@ impl Hca {
             self.mtu.store(port.mtu, Relaxed);
         }
         if port.active || self.mbps.load(Relaxed) == 0 {
-            let speed = LinkSpeed::of_port(port.speed, port.width);
-            self.mbps.store(speed.0, Relaxed);
+            let mbps = queue_sizes::port_mbps(port.speed, port.width);
+            self.mbps.store(mbps, Relaxed);
         }
     }
 

@@ -335,15 +335,15 @@ impl Ni {
     /// Fits the depth to the link of the device if the administrator did not configure one: for LNet while the NI
     /// starts, for new connections later. May sleep; the caller must not hold the shim's NI mutex.
     pub(crate) fn fit(&self, hca: &Hca) {
-        let speed = hca.speed();
-        let depth = hca.deepest(queue_sizes::default_depth(speed, self.credits));
+        let mbps = hca.mbps();
+        let depth = hca.deepest(queue_sizes::default_depth(mbps, self.credits));
         self.lnet
-            .choose_depth(depth.get(), queue_sizes::ni_credits(depth), speed.0);
+            .choose_depth(depth.get(), queue_sizes::ni_credits(depth), mbps);
     }
 
     /// Returns the reason for the chosen depth if the administrator did not configure one.
     pub(crate) fn reason(&self, hca: &Hca) -> Option<DepthReason> {
-        let reason = DepthReason(hca.speed(), self.credits);
+        let reason = DepthReason(hca.mbps(), self.credits);
         (self.lnet.depth_by() == DepthBy::Link).then_some(reason)
     }
 

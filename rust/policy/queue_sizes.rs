@@ -53,63 +53,47 @@ const GATHER: u32 = 30;
 /// Largest number of gather elements that can be configured.
 const GATHER_MAX: u32 = 128;
 
-/// Speed of a link in Mb/s; 0: unknown.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct LinkSpeed(pub u32);
-
-impl LinkSpeed {
-    /// Returns the speed of a port by the codes of its lane speed and of its number of lanes (InfiniBand, PortInfo).
-    /// Unknown if one of the codes is.
-    pub fn of_port(speed: u32, width: u32) -> Self {
-        let lane: u32 = match speed {
-            1 => 2_500,
-            2 => 5_000,
-            // QDR, and FDR10, which is 3 % faster.
-            4 | 8 => 10_000,
-            16 => 14_000,
-            32 => 25_000,
-            64 => 50_000,
-            128 => 100_000,
-            256 => 200_000,
-            _ => 0,
-        };
-        let lanes = match width {
-            1 => 1,
-            2 => 4,
-            4 => 8,
-            8 => 12,
-            16 => 2,
-            _ => 0,
-        };
-        Self(lane.saturating_mul(lanes))
-    }
-
-    /// Returns the number of messages in flight while a credit is away.
-    fn messages(self) -> u32 {
-        // Mb/s times us is bits.
-        let bits = u64::from(self.0).saturating_mul(u64::from(DELAY_US));
-        let bytes = bits.div_ceil(8);
-        u32::try_from(bytes.div_ceil(u64::from(PIECE))).unwrap_or(u32::MAX)
-    }
+/// Returns the speed of a port in Mb/s by the codes of its lane speed and of its number of lanes (InfiniBand, PortInfo);
+/// 0 if it is unknown.
+pub fn port_mbps(speed: u32, width: u32) -> u32 {
+    let lane: u32 = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        // QDR, and FDR10, which is 3 % faster.
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        256 => 200_000,
+        _ => 0,
+    };
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    lane.saturating_mul(lanes)
 }
 
-impl fmt::Display for LinkSpeed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("unknown speed"),
-            mbps if mbps % 1000 == 0 => write!(f, "{} Gb/s", mbps / 1000),
-            mbps => write!(f, "{}.{} Gb/s", mbps / 1000, mbps % 1000 / 100),
-        }
-    }
+/// Returns the number of messages in flight while a credit is away.
+fn messages(mbps: u32) -> u32 {
+    // Mb/s times us is bits.
+    let bits = u64::from(mbps).saturating_mul(u64::from(DELAY_US));
+    let bytes = bits.div_ceil(8);
+    u32::try_from(bytes.div_ceil(u64::from(PIECE))).unwrap_or(u32::MAX)
 }
 
-/// Returns the depth to offer on a link. `credits`: those of the NI, if the administrator set them; then at least eight
+/// Returns the depth to offer on a link of that speed, 0 if it is unknown. `credits`: those of the NI, if the administrator set them; then at least eight
 /// peers can use all of theirs.
 ///
 /// The depth is a power of two, so that there are few values: a peer that asks for more than the other one has is
 /// rejected once, and asks again.
-pub fn default_depth(speed: LinkSpeed, credits: Option<u32>) -> QueueDepth {
-    let wanted = speed.messages().min(DEPTH_MOST).next_power_of_two();
+pub fn default_depth(mbps: u32, credits: Option<u32>) -> QueueDepth {
+    let wanted = messages(mbps).min(DEPTH_MOST).next_power_of_two();
     let room = credits.map_or(DEPTH_MOST, |credits| credits / PEERS_LEAST);
     let least = DEPTH_LEAST.min(credits.unwrap_or(u32::MAX)).max(1);
     let depth = wanted.min(room).min(DEPTH_MOST).max(least);
@@ -120,15 +104,20 @@ pub fn default_depth(speed: LinkSpeed, credits: Option<u32>) -> QueueDepth {
 }
 
 /// Reason of a depth, for the log: the arguments of [`default_depth()`].
-pub struct DepthReason(pub LinkSpeed, pub Option<u32>);
+pub struct DepthReason(pub u32, pub Option<u32>);
 
 impl fmt::Display for DepthReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(speed, credits) = self;
+        let Self(mbps, credits) = self;
+        match mbps {
+            0 => f.write_str("unknown speed")?,
+            mbps if mbps % 1000 == 0 => write!(f, "{} Gb/s", mbps / 1000)?,
+            mbps => write!(f, "{}.{} Gb/s", mbps / 1000, mbps % 1000 / 100)?,
+        }
         let kib = PIECE / 1024;
         write!(
             f,
-            "{speed} x {DELAY_US} us / {kib} KiB, within {DEPTH_LEAST}..{DEPTH_MOST}"
+            " x {DELAY_US} us / {kib} KiB, within {DEPTH_LEAST}..{DEPTH_MOST}"
         )?;
         match credits {
             Some(credits) => write!(f, " and an eighth of credits={credits}"),
@@ -289,8 +278,8 @@ mod tests {
         }
     }
 
-    fn at(gbps: u32) -> LinkSpeed {
-        LinkSpeed(gbps.saturating_mul(1000))
+    fn at(gbps: u32) -> u32 {
+        gbps.saturating_mul(1000)
     }
 
     /// Tests the table of Documentation/parameters.md.
@@ -311,8 +300,8 @@ mod tests {
             assert_eq!(default_depth(at(gbps), None).wire(), wanted);
         }
         // 1x SDR: the speed that soft-RoCE reports for a link without a known speed.
-        assert_eq!(default_depth(LinkSpeed::of_port(1, 1), None).wire(), 8);
-        assert_eq!(default_depth(LinkSpeed::default(), None).wire(), 8);
+        assert_eq!(default_depth(port_mbps(1, 1), None).wire(), 8);
+        assert_eq!(default_depth(0, None).wire(), 8);
         assert_eq!(ni_credits(default_depth(at(10), None)), 256);
         assert_eq!(ni_credits(default_depth(at(100), None)), 1024);
     }
@@ -351,7 +340,7 @@ mod tests {
             (1, 8, 30_000),
             (4, 4, 80_000),
         ] {
-            assert_eq!(LinkSpeed::of_port(speed, width).0, mbps);
+            assert_eq!(port_mbps(speed, width), mbps);
         }
         for (speed, width) in [
             (0, 2),
@@ -361,7 +350,7 @@ mod tests {
             (32, 3),
             (u32::MAX, u32::MAX),
         ] {
-            assert_eq!(LinkSpeed::of_port(speed, width), LinkSpeed::default());
+            assert_eq!(port_mbps(speed, width), 0);
         }
     }
 
@@ -369,15 +358,15 @@ mod tests {
     fn more_speed_is_never_less_depth() {
         let mut before = 0;
         for mbps in (0..2_000_000).step_by(500) {
-            let d = u32::from(default_depth(LinkSpeed(mbps), None).get());
+            let d = u32::from(default_depth(mbps, None).get());
             assert!(d >= before && (DEPTH_LEAST..=DEPTH_MOST).contains(&d) && d.is_power_of_two());
             // Messages in flight while a credit is away have their credits, up to the largest default.
-            let messages = LinkSpeed(mbps).messages();
+            let messages = messages(mbps);
             assert!(d >= messages.min(DEPTH_MOST));
             before = d;
         }
         assert_eq!(before, DEPTH_MOST);
-        let deepest = default_depth(LinkSpeed(u32::MAX), None).get();
+        let deepest = default_depth(u32::MAX, None).get();
         assert_eq!(u32::from(deepest), DEPTH_MOST);
     }
 
