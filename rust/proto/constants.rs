@@ -35,62 +35,45 @@ pub const RACES_MAX: u8 = 20;
 
 const _: () = assert!(IMMEDIATE_MAX == 3976);
 
-/// Queue depth of a connection: how many messages may be under way in each direction before credits must come back.
+/// Negotiated number.
 ///
 /// # Invariants
 ///
-/// 1 <= value <= 255.
+/// 1 <= value <= `MOST`.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct QueueDepth(u8);
+pub struct Negotiated<const MOST: u16>(u16);
 
-impl QueueDepth {
-    pub const MIN: QueueDepth = QueueDepth(1);
-    pub const MAX: QueueDepth = QueueDepth(u8::MAX);
+impl<const MOST: u16> Negotiated<MOST> {
+    pub const MIN: Self = Self(1);
+    pub const MAX: Self = Self(MOST);
 
     pub fn new(v: u16) -> Option<Self> {
-        // INVARIANT: not zero.
-        u8::try_from(v).ok().filter(|v| *v != 0).map(QueueDepth)
+        // INVARIANT: By the range.
+        (1..=MOST).contains(&v).then_some(Self(v))
     }
 
-    pub const fn get(self) -> u8 {
+    /// Returns the number as in connection parameters.
+    pub const fn wire(self) -> u16 {
         self.0
     }
+}
 
-    /// Returns the depth as in connection parameters.
-    pub const fn wire(self) -> u16 {
-        self.0 as u16
+/// Most fragments that either side will put in a descriptor.
+pub type MaxFrags = Negotiated<FRAGS_MAX>;
+
+/// Queue depth of a connection: how many messages may be under way in each direction before credits must come back.
+pub type QueueDepth = Negotiated<255>;
+
+impl QueueDepth {
+    pub const fn get(self) -> u8 {
+        let [_, depth] = self.0.to_be_bytes();
+        depth
     }
 
     /// Returns the number of receive buffers of a connection (version 2): one per credit, one per answer to our own
     /// requests, and two for NOOPs (spec 5.2).
     pub const fn rx_buffers(self) -> u16 {
-        self.wire().saturating_mul(2).saturating_add(OOB_BUFFERS)
-    }
-}
-
-/// Most fragments that either side will put in a descriptor.
-///
-/// # Invariants
-///
-/// 1 <= value <= 257.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct MaxFrags(u16);
-
-impl MaxFrags {
-    pub const MIN: MaxFrags = MaxFrags(1);
-    /// The largest limit, which we offer.
-    pub const MAX: MaxFrags = MaxFrags(FRAGS_MAX);
-
-    pub fn new(v: u16) -> Option<Self> {
-        match v {
-            // INVARIANT: the range of the pattern.
-            1..=FRAGS_MAX => Some(MaxFrags(v)),
-            _ => None,
-        }
-    }
-
-    pub const fn get(self) -> u16 {
-        self.0
+        self.0.saturating_mul(2).saturating_add(OOB_BUFFERS)
     }
 }
 
@@ -121,13 +104,11 @@ impl Default for PeerParams {
 /// [`super::credits::NOOPS_MAX`] can be in flight to a side whose softirq lags behind. Send completions do not bound
 /// that, because they come from the peer's HCA. The rounding at depths 3, 4 and 6 matters.
 pub fn high_water(depth: QueueDepth, hiw: u8, pc: QueueDepth) -> u8 {
-    let scaled = u16::from(depth.0)
-        .saturating_mul(u16::from(hiw))
-        .checked_div(u16::from(pc.0))
-        .unwrap_or(0);
-    u8::try_from(scaled)
+    let scaled = depth.0.saturating_mul(hiw.into()).checked_div(pc.0);
+    let least = depth.get().div_ceil(2);
+    u8::try_from(scaled.unwrap_or(0))
         .unwrap_or(u8::MAX)
-        .clamp(depth.0.div_ceil(2), depth.0)
+        .clamp(least, depth.get())
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]

@@ -254,7 +254,7 @@ impl Conn {
         let (env, frags) = self.with(|inner| (inner.envelope(), inner.known.frags));
         let params = ConnParams {
             queue_depth: depth.wire(),
-            max_frags: frags.get(),
+            max_frags: frags.wire(),
             max_msg_size: MSG_SIZE_WIRE,
         };
         let body = if self.active {

@@ -390,7 +390,7 @@ impl Node {
                         dst_stamp: conn.known.stamp,
                         params: ConnParams {
                             queue_depth: conn.known.depth.wire(),
-                            max_frags: conn.known.frags.get(),
+                            max_frags: conn.known.frags.wire(),
                             max_msg_size: MSG_SIZE_WIRE,
                         },
                     })
