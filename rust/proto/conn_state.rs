@@ -28,7 +28,6 @@ pub const FIRST_WORD_MS: u32 = 5000;
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Created, nothing started.
     Init,
     /// Active: address and route are being resolved.
     Resolving,
@@ -38,7 +37,6 @@ pub enum State {
     Accepting,
     /// Passive: the handshake is complete, but the caller, which must send first, has not sent anything.
     Called,
-    /// Messages flow.
     Established,
     /// Ended; the worker will disconnect it.
     Closing,

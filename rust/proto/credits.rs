@@ -165,13 +165,9 @@ impl Credits {
     /// left; the request stays in its queue.
     #[must_use]
     pub fn reserve(&mut self) -> bool {
-        match self.reserved.checked_sub(1) {
-            Some(left) => {
-                self.reserved = left;
-                true
-            }
-            None => false,
-        }
+        let is_there = self.reserved > 0;
+        self.reserved = self.reserved.saturating_sub(1);
+        is_there
     }
 
     /// Returns the number of buffers that [`Credits::reserve`] would find.
@@ -197,11 +193,8 @@ impl Credits {
                 self.reserved = reserved;
             }
             Cost::OutOfBand => {
-                if self.noops >= NOOPS_MAX {
-                    return None;
-                }
-                // INVARIANT: checked right above.
-                self.noops = self.noops.saturating_add(1);
+                let noops = self.noops.checked_add(1);
+                self.noops = noops.filter(|noops| *noops <= NOOPS_MAX)?;
             }
         }
         let carried = self.outstanding;

@@ -39,7 +39,6 @@ impl LnetKind {
     }
 }
 
-/// Returns the final destination.
 pub fn dest_nid(hdr: &RawLnetHdr) -> Nid {
     let [a, b, c, d, e, f, g, h, ..] = *hdr;
     Nid::from_raw(u64::from_le_bytes([a, b, c, d, e, f, g, h]))

@@ -247,13 +247,9 @@ impl Tx {
     #[inline(always)]
     #[must_use]
     pub fn completed_in_front(&mut self) -> bool {
-        match self.wrs.checked_sub(1) {
-            Some(left @ 1..) => {
-                self.wrs = left;
-                true
-            }
-            _ => false,
-        }
+        let is_in_front = self.wrs > 1;
+        self.wrs = self.wrs.saturating_sub(is_in_front.into());
+        is_in_front
     }
 
     /// Handles the completion of one of its work requests. The send ring reports a completion without a work request,

@@ -324,7 +324,6 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         Some(&mut self.slots.get_mut(usize::from(index))?.tx)
     }
 
-    /// Returns whether no tx is queued.
     #[inline(always)]
     fn is_empty(&self) -> bool {
         self.unreserved.is_empty() && self.free_of_credit.is_empty() && self.main.is_empty()
