@@ -17,33 +17,22 @@ use crate::proto::{
         NAMES as CAUSES, //
     },
     nid::Nid,
+    numbered,
     reject::CAUSE_NAMES as REFUSALS, //
 };
 
-/// Kind of an event. Events are counted by kind and cause; rejects and ends are also kept one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// A connection ended that had been established.
-    Closed,
-    /// An attempt ended without a connection, or never began because memory or a device was missing.
-    Failed,
-    /// A message was returned to LNet with an error.
-    Messages,
-    /// A peer asked for a connection, and this node rejected it.
-    Refused,
-    Others,
-}
-
-impl EventKind {
-    /// Returns its name, for programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Failed => "failed",
-            Self::Messages => "messages",
-            Self::Refused => "refused",
-            Self::Others => "other",
-        }
+numbered! {
+    /// Kind of an event. Events are counted by kind and cause; rejects and ends are also kept one by one.
+    EventKind: u8 {
+        /// A connection ended that had been established.
+        Closed = 0 "closed",
+        /// An attempt ended without a connection, or never began because memory or a device was missing.
+        Failed = 1 "failed",
+        /// A message was returned to LNet with an error.
+        Messages = 2 "messages",
+        /// A peer asked for a connection, and this node rejected it.
+        Refused = 3 "refused",
+        Others = 4 "other",
     }
 }
 
@@ -211,11 +200,9 @@ impl<S: DerefMut<Target = [CloseEvent]>> CloseLog<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerHistory {
     addr: u32,
-    /// Established connections that ended.
     pub closed: u32,
-    /// Attempts that ended without a connection.
     pub failed: u32,
-    /// Both, by cause; each count stays at its maximum.
+    /// Ended connections and attempts, by cause; each count stays at its maximum.
     ends: [u16; CAUSES.len()],
     /// The peer did not answer the last attempt of this node.
     pub is_silent: bool,
@@ -279,12 +266,8 @@ pub fn record(
             ..PeerHistory::EMPTY
         };
     }
-    let count = if up {
-        &mut place.closed
-    } else {
-        &mut place.failed
-    };
-    *count = count.saturating_add(1);
+    place.closed = place.closed.saturating_add(up.into());
+    place.failed = place.failed.saturating_add((!up).into());
     if let Some(n) = place.ends.get_mut(cause.number()) {
         *n = n.saturating_add(1);
     }

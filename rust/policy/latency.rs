@@ -16,6 +16,7 @@
 //! Context: any; the caller holds whatever lock protects a [`Stamps`].
 
 use crate::proto::{
+    numbered,
     tx_state::Op,
     wire::MsgType, //
 };
@@ -34,50 +35,27 @@ pub const WORDS: usize = 64;
 /// Number of rows: see [`row`].
 pub const ROWS: usize = 20;
 
-/// Stage of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// From being given to its connection to being posted; for a PUT_DONE from the PUT_ACK. Only messages that were not
-    /// posted at once are counted.
-    Queued,
-    /// The part of that in which the connection had no credit. Only messages that waited for one are counted.
-    Credit,
-    /// From being posted until the device has completed all of it, so that the peer's device has acknowledged it. Only
-    /// messages without an answer.
-    Wire,
-    /// From being posted to the peer's answer: the way there, the time of the peer's LNet, and the way back.
-    Answer,
-    /// From receiving a request of the peer until LNet gave its buffer back.
-    Lnet,
-}
-
-impl Stage {
-    /// Returns its name, for programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Credit => "credit",
-            Self::Wire => "wire",
-            Self::Answer => "answer",
-            Self::Lnet => "lnet",
-        }
+numbered! {
+    /// Stage of a message.
+    Stage: u8 {
+        /// From being given to its connection to being posted; for a PUT_DONE from the PUT_ACK. Only messages that were
+        /// not posted at once are counted.
+        Queued = 0 "queued",
+        /// The part of that in which the connection had no credit. Only messages that waited for one are counted.
+        Credit = 1 "credit",
+        /// From being posted until the device has completed all of it, so that the peer's device has acknowledged it.
+        /// Only messages without an answer.
+        Wire = 2 "wire",
+        /// From being posted to the peer's answer: the way there, the time of the peer's LNet, and the way back.
+        Answer = 3 "answer",
+        /// From receiving a request of the peer until LNet gave its buffer back.
+        Lnet = 4 "lnet",
     }
 }
 
 /// Returns the name of a message in the protocol; `None` is LOCAL_INV, which is no message.
-pub const fn name(message: Option<MsgType>) -> &'static str {
-    match message {
-        Some(MsgType::Immediate) => "IMMEDIATE",
-        Some(MsgType::PutReq) => "PUT_REQ",
-        Some(MsgType::PutAck) => "PUT_ACK",
-        Some(MsgType::PutNak) => "PUT_NAK",
-        Some(MsgType::PutDone) => "PUT_DONE",
-        Some(MsgType::GetReq) => "GET_REQ",
-        Some(MsgType::GetDone) => "GET_DONE",
-        Some(MsgType::Noop) => "NOOP",
-        Some(MsgType::ConnReq | MsgType::ConnAck) => "?",
-        None => "LOCAL_INV",
-    }
+pub fn name(message: Option<MsgType>) -> &'static str {
+    message.map_or("LOCAL_INV", MsgType::name)
 }
 
 /// Returns the index of a histogram; `None` if there is none, because the message does not pass the stage.

@@ -159,7 +159,6 @@ impl ReconnectState {
         self.recall && self.due
     }
 
-    /// Returns whether a retry is due at some time.
     pub fn is_due(&self) -> bool {
         self.due
     }

@@ -35,7 +35,6 @@ impl SendsInFlight {
         self.messages = self.messages.wrapping_add(1);
     }
 
-    /// Counts a completed message.
     pub fn ended(&mut self) {
         let left = self.messages.checked_sub(1);
         self.messages = left.unwrap_or_else(|| broken("a send completes twice"));

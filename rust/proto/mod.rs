@@ -54,12 +54,19 @@ macro_rules! errors {
     };
 }
 
-/// Defines an enum with a number for each variant, as on the wire.
+/// Defines an enum with a number for each variant, as on the wire, and with its name for programs if that is not the
+/// variant's own.
 macro_rules! numbered {
+    (@name $variant:ident) => {
+        stringify!($variant)
+    };
+    (@name $variant:ident $text:literal) => {
+        $text
+    };
     (
         $(#[$attr:meta])+
         $name:ident: $int:ident {
-            $($(#[$doc:meta])* $variant:ident = $number:literal,)+
+            $($(#[$doc:meta])* $variant:ident = $number:literal $($text:literal)?,)+
         }
     ) => {
         $(#[$attr])+
@@ -74,10 +81,10 @@ macro_rules! numbered {
                 self as $int
             }
 
-            /// Returns the name of the variant.
+            /// Returns the name, for programs.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$variant => stringify!($variant),)+
+                    $(Self::$variant => numbered!(@name $variant $($text)?),)+
                 }
             }
 
@@ -92,6 +99,8 @@ macro_rules! numbered {
         }
     };
 }
+
+pub(crate) use numbered;
 
 pub mod cause;
 pub mod conn_state;

@@ -159,23 +159,23 @@ numbered! {
     /// Message types (spec 2.4).
     MsgType: u8 {
         /// Asks for a connection; in CM private data only.
-        ConnReq = 0xc0,
+        ConnReq = 0xc0 "?",
         /// Accepts a connection; in CM private data only.
-        ConnAck = 0xc1,
+        ConnAck = 0xc1 "?",
         /// Returns credits, or keeps the connection alive.
-        Noop = 0xd0,
+        Noop = 0xd0 "NOOP",
         /// An LNet message with its payload.
-        Immediate = 0xd1,
+        Immediate = 0xd1 "IMMEDIATE",
         /// Offers the payload of a PUT or REPLY.
-        PutReq = 0xd2,
+        PutReq = 0xd2 "PUT_REQ",
         /// Ends a PUT without RDMA.
-        PutNak = 0xd3,
+        PutNak = 0xd3 "PUT_NAK",
         /// Names the memory for the payload.
-        PutAck = 0xd4,
-        PutDone = 0xd5,
+        PutAck = 0xd4 "PUT_ACK",
+        PutDone = 0xd5 "PUT_DONE",
         /// Asks for data and names the memory for it.
-        GetReq = 0xd6,
-        GetDone = 0xd7,
+        GetReq = 0xd6 "GET_REQ",
+        GetDone = 0xd7 "GET_DONE",
     }
 }
 
@@ -211,7 +211,6 @@ pub struct ConnParams {
 /// Body of a PUT_NAK, PUT_DONE or GET_DONE.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct DoneBody {
-    /// The transfer that ends.
     pub cookie: Cookie,
     /// Bytes transferred, or a negative errno.
     pub status: i32,
@@ -701,8 +700,7 @@ pub fn finalize_hdr(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Res
 // Separate function, because most messages carry none.
 #[inline(never)]
 pub fn checksum(msg: &[u8]) -> u32 {
-    let (unsigned, _) = sums(msg);
-    unsigned.max(1)
+    sums(msg).0.max(1)
 }
 
 /// Returns whether `received` is a right checksum of `msg`, a whole message.
