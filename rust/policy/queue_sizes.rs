@@ -53,8 +53,8 @@ const GATHER: u32 = 30;
 /// Largest number of gather elements that can be configured.
 const GATHER_MAX: u32 = 128;
 
-/// Returns the speed of a port in Mb/s by the codes of its lane speed and of its number of lanes (InfiniBand, PortInfo);
-/// 0 if it is unknown.
+/// Returns the speed of a port in Mb/s, 0 if it is unknown, by the codes of its lane speed and of its number of lanes
+/// (InfiniBand, PortInfo).
 pub fn port_mbps(speed: u32, width: u32) -> u32 {
     let lane: u32 = match speed {
         1 => 2_500,
@@ -87,8 +87,8 @@ fn messages(mbps: u32) -> u32 {
     u32::try_from(bytes.div_ceil(u64::from(PIECE))).unwrap_or(u32::MAX)
 }
 
-/// Returns the depth to offer on a link of that speed, 0 if it is unknown. `credits`: those of the NI, if the administrator set them; then at least eight
-/// peers can use all of theirs.
+/// Returns the depth to offer on a link of that speed, which is 0 if it is unknown. `credits`: those of the NI, if the
+/// administrator set them; then at least eight peers can use all of theirs.
 ///
 /// The depth is a power of two, so that there are few values: a peer that asks for more than the other one has is
 /// rejected once, and asks again.

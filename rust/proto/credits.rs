@@ -176,8 +176,8 @@ impl Credits {
     }
 
     /// Pays for a message that is being posted, and returns the credits it carries to the peer. Returns `None` and
-    /// changes nothing if it may not go now. The reserve of a message that was queued was taken when it entered the main
-    /// queue: it costs [`Cost::Credit`].
+    /// changes nothing if it may not go now. A message of the main queue costs [`Cost::Credit`]: its reserve was taken
+    /// when it entered the queue.
     #[must_use]
     pub fn pay(&mut self, cost: Cost) -> Option<u8> {
         match cost {

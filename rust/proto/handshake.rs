@@ -194,8 +194,8 @@ pub struct PeerView {
 pub const STALE_REQUEST_MS: u64 = 500;
 
 /// Checks a request against the state of the peer, in stage 3 (spec 4.4 rows 14-15 and 4.8, guards H9 and H42). The
-/// driver acts on the result under the lock that protects the source of [`PeerView`]: it forgets the races and cancels a
-/// waiting reconnect, or counts a race for [`RejectCause::Race`].
+/// driver acts on the result under the lock that protects the source of [`PeerView`]: it forgets the races and cancels
+/// a waiting reconnect, or counts a race for [`RejectCause::Race`].
 ///
 /// Returns whether the request says that the peer was restarted. Another host may have sent it in the peer's name, and
 /// then gets no answer. So connections of the known incarnation only become suspect, and end when the new connection is
