@@ -149,23 +149,23 @@ pub enum TxAction {
 /// The state of one tx.
 #[derive(Clone, Copy, Debug)]
 pub struct Tx {
-    pub place: TxState,
+    place: TxState,
     /// Uncompleted work requests.
-    pub wrs: u16,
+    wrs: u16,
     /// It is posted, and the peer's answer is still to come.
-    pub answer: bool,
+    answer: bool,
     op: Op,
     /// A memory region covers its memory, from the time the tx is built, because the mapping alone keeps the memory.
     /// The peer may use the key once the registration is posted.
-    pub key_live: bool,
+    key_live: bool,
     /// A work request that reads its memory failed: the device may read it until the queue pair is drained.
     may_be_read: bool,
     cause: Option<Cause>,
     /// The connection ended for `cause` while all work requests were posted. If they succeed, the tx succeeds.
-    pub cut: bool,
+    cut: bool,
     posted: bool,
     /// The final answer has arrived: `cause` is its result.
-    pub told: bool,
+    told: bool,
 }
 
 impl Tx {
@@ -190,6 +190,36 @@ impl Tx {
             key_live: op.needs_key(),
             ..Self::FREE
         }
+    }
+
+    /// Returns its place.
+    pub fn place(&self) -> TxState {
+        self.place
+    }
+
+    /// Returns the number of its uncompleted work requests.
+    pub fn wrs(&self) -> u16 {
+        self.wrs
+    }
+
+    /// Returns whether the peer's answer is still to come.
+    pub fn awaits_answer(&self) -> bool {
+        self.answer
+    }
+
+    /// Returns whether a remote key covers its memory.
+    pub fn is_key_live(&self) -> bool {
+        self.key_live
+    }
+
+    /// Returns whether it may still succeed, although the connection ended.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Returns whether the peer's final answer has arrived.
+    pub fn is_told(&self) -> bool {
+        self.told
     }
 
     /// Returns its next or last step.

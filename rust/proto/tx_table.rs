@@ -282,7 +282,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
             return;
         };
-        if slot.tx.place == TxState::Free {
+        if slot.tx.place() == TxState::Free {
             return;
         }
         slot.tx = Tx::FREE;
@@ -296,7 +296,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
         let generation = u32::try_from(plain >> 16).ok()?;
         let index = u16::try_from(plain & 0xffff).ok()?;
         let slot = self.get(index)?;
-        (slot.generation == generation && slot.tx.place != TxState::Free).then_some(index)
+        (slot.generation == generation && slot.tx.place() != TxState::Free).then_some(index)
     }
 
     /// Returns the tx that a name belongs to, if it awaits an answer to `op`.
@@ -487,7 +487,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     pub fn completed(&mut self, index: u16, wr: Wr, result: Result<(), Cause>) -> Option<&mut T> {
         let tx = self.tx(index)?;
         let then = tx.completed(wr, result);
-        let last = result.is_ok() && (tx.place != TxState::Posted || tx.wrs == 0);
+        let last = result.is_ok() && (tx.place() != TxState::Posted || tx.wrs() == 0);
         self.follow(index, then);
         match last {
             true => self.transfer(index),
@@ -603,7 +603,7 @@ impl<T: 'static, S: DerefMut<Target = [TxSlot<T>]>> TxTable<S> {
     /// Yields the transmits that are not finished, with their index.
     pub fn pending(&self) -> impl Iterator<Item = (u16, &TxSlot<T>)> {
         self.iter()
-            .filter(|(_, slot)| !matches!(slot.tx.place, TxState::Free | TxState::Done))
+            .filter(|(_, slot)| !matches!(slot.tx.place(), TxState::Free | TxState::Done))
     }
 
     pub fn has_pending(&self) -> bool {

@@ -148,7 +148,7 @@ impl End {
                 .filter(|(_, slot)| {
                     let tx = slot.tx();
                     let answers = matches!(tx.op(), Op::PutAck | Op::PutNak | Op::GetDone);
-                    tx.place != TxState::Free && !answers
+                    tx.place() != TxState::Free && !answers
                 })
                 .count(),
             Self::Ko2(k) => k.open(),

@@ -323,7 +323,7 @@ impl Ours {
             Work::Send(index) | Work::Write(index) | Work::Quiet(index) => (index, Wr::Any),
             Work::Invalidate(index) => (index, Wr::Invalidate),
         };
-        let place = self.slot(index)?.tx().place;
+        let place = self.slot(index)?.tx().place();
         self.txs.completed(index, wr, result);
         self.note_follow(index, place)?;
         Ok(Some(work))
@@ -415,13 +415,13 @@ impl Ours {
         if self.txs.answered(index, answer, slots).is_err() {
             return Err(format!("{VIOLATION}: {answer:?} in {tx:?}"));
         }
-        self.note_follow(index, tx.place)
+        self.note_follow(index, tx.place())
     }
 
     /// Follows the tx at `index`, which was in the state `before`, into its list.
     fn note_follow(&mut self, index: u16, before: TxState) -> Result<(), Fault> {
         let queued = |place| place == TxState::Queued;
-        match self.slot(index)?.tx().place {
+        match self.slot(index)?.tx().place() {
             now if queued(now) && !queued(before) => {
                 self.copy[self.queue_of(index)].push_back(index);
             }
@@ -465,7 +465,7 @@ impl Ours {
             return Err("finished transmits change their order".into());
         }
         let tx = *self.slot(index)?.tx();
-        if tx.place != TxState::Done {
+        if tx.place() != TxState::Done {
             return Err(format!("{tx:?} is handed to LNet as finished"));
         }
         let uses = |work: &Work| match *work {
@@ -475,7 +475,7 @@ impl Ours {
         if self.sq.iter().any(uses) {
             return Err("a tx is finished while the device still has work of it".into());
         }
-        if tx.key_live {
+        if tx.is_key_live() {
             return Err("a tx is finished with a live key".into());
         }
         let cookie = self.cookie(index);
@@ -500,7 +500,7 @@ impl Ours {
     }
 
     fn places(&self) -> Vec<TxState> {
-        self.txs.iter().map(|(_, slot)| slot.tx().place).collect()
+        self.txs.iter().map(|(_, slot)| slot.tx().place()).collect()
     }
 
     fn pushed(&mut self, index: u16) {
@@ -603,10 +603,10 @@ impl Ours {
                 continue;
             };
             let tx = slot.tx();
-            out.extend([tx.place as u8, tx.wrs as u8, tx.op() as u8]);
+            out.extend([tx.place() as u8, tx.wrs() as u8, tx.op() as u8]);
             for flag in [
-                tx.answer,
-                tx.key_live,
+                tx.awaits_answer(),
+                tx.is_key_live(),
                 tx.was_posted(),
                 tx.cause().is_some(),
             ] {

@@ -243,20 +243,20 @@ pub fn tx_situations() -> Vec<Tx> {
         }
     }
     let rank = |tx: &Tx| (ops.iter().position(|op| *op == tx.op()), place_rank(tx));
-    found.sort_by_key(|tx| (tx.place != TxState::Free, rank(tx), tx.cause().is_some()));
+    found.sort_by_key(|tx| (tx.place() != TxState::Free, rank(tx), tx.cause().is_some()));
     found
 }
 
 /// Returns whether the event can happen: a device completes only what was posted, the driver posts only
 /// what it took from a queue, and destroys memory regions after everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
-    let wrs = tx.wrs;
-    match (event, tx.place) {
+    let wrs = tx.wrs();
+    match (event, tx.place()) {
         (TxEvent::Post, TxState::Queued) => true,
         // The rest of a chain.
         (TxEvent::Post, TxState::Posted) => {
             let chain = matches!(tx.op(), Op::GetReq | Op::PutAck | Op::PutDone | Op::GetDone);
-            chain && (1..2).contains(&wrs) && tx.cause().is_none() && !tx.told
+            chain && (1..2).contains(&wrs) && tx.cause().is_none() && !tx.is_told()
         }
         (TxEvent::Post, _) => false,
         (TxEvent::KeyDead, place) => matches!(place, TxState::Held | TxState::Done | TxState::Free),
@@ -272,25 +272,25 @@ pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
             matches!(
                 place,
                 TxState::Free | TxState::Posted | TxState::Held | TxState::Done
-            ) && !tx.answer
+            ) && !tx.awaits_answer()
         }
         (TxEvent::Cancel | TxEvent::Answered(_), _) => true,
     }
 }
 
 fn same(a: &Tx, b: &Tx) -> bool {
-    let free = a.place == TxState::Free && b.place == TxState::Free;
-    let done = a.place == TxState::Done && b.place == TxState::Done;
+    let free = a.place() == TxState::Free && b.place() == TxState::Free;
+    let done = a.place() == TxState::Done && b.place() == TxState::Done;
     let causes = a.cause().is_some() == b.cause().is_some();
-    let told = a.told == b.told;
-    let keys = a.key_live == b.key_live;
-    let alike = keys && told && causes && a.cut == b.cut;
-    let counts = (a.wrs, a.answer) == (b.wrs, b.answer);
-    free || done && causes || a.place == b.place && counts && a.op() == b.op() && alike
+    let told = a.is_told() == b.is_told();
+    let keys = a.is_key_live() == b.is_key_live();
+    let alike = keys && told && causes && a.is_cut() == b.is_cut();
+    let counts = (a.wrs(), a.awaits_answer()) == (b.wrs(), b.awaits_answer());
+    free || done && causes || a.place() == b.place() && counts && a.op() == b.op() && alike
 }
 
 fn place_rank(tx: &Tx) -> (u8, u16) {
-    match (tx.place, tx.wrs, tx.answer) {
+    match (tx.place(), tx.wrs(), tx.awaits_answer()) {
         (TxState::Free, ..) => (0, 0),
         (TxState::Queued, wrs, _) => (2, wrs),
         (TxState::Posted, 0, _) => (5, 0),
@@ -302,7 +302,7 @@ fn place_rank(tx: &Tx) -> (u8, u16) {
 }
 
 fn place_name(tx: &Tx) -> String {
-    match (tx.place, tx.wrs, tx.answer) {
+    match (tx.place(), tx.wrs(), tx.awaits_answer()) {
         (TxState::Queued, wrs, _) => format!("Queued({wrs})"),
         (TxState::Posted, 0, _) => "Waiting".into(),
         (TxState::Posted, wrs, true) => format!("Posted({wrs}, answer)"),
@@ -313,19 +313,19 @@ fn place_name(tx: &Tx) -> String {
 
 /// Returns a situation in words.
 pub fn situation(tx: &Tx) -> String {
-    let mut name = match tx.place {
+    let mut name = match tx.place() {
         TxState::Free => return "Free".into(),
         TxState::Done => "Done".to_string(),
         _ => format!("{:?} {}", tx.op(), place_name(tx)),
     };
-    if tx.key_live {
+    if tx.is_key_live() {
         name.push_str(", key");
     }
-    if tx.told && tx.place != TxState::Done && tx.op() != Op::Invalidate {
+    if tx.is_told() && tx.place() != TxState::Done && tx.op() != Op::Invalidate {
         name.push_str(", told");
     }
     match tx.cause() {
-        Some(_) if tx.cut => name.push_str(", cut"),
+        Some(_) if tx.is_cut() => name.push_str(", cut"),
         Some(_) => name.push_str(", failed"),
         None => {}
     }

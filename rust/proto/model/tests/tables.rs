@@ -155,13 +155,13 @@ fn every_event_in_every_tx_situation() {
 
 /// Checks a cell; the first half also holds for cells that cannot happen.
 fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Result<TxAction, Cause>, cell: &str) {
-    let (was, is) = (tx.place, after.place);
+    let (was, is) = (tx.place(), after.place());
     let ends = is == TxState::Done && was != TxState::Done;
     assert_eq!(then == Ok(TxAction::Finish), ends, "{cell}: handed to LNet");
     if ends {
-        assert!(!after.key_live, "{cell}: ends with a live key");
+        assert!(!after.is_key_live(), "{cell}: ends with a live key");
         let left = tx
-            .wrs
+            .wrs()
             .saturating_sub(u16::from(matches!(event, TxEvent::Completed(..))));
         assert_eq!(left, 0, "{cell}: ends while posted");
     }
@@ -170,18 +170,18 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Result<TxAction, Cause>, cel
     }
     // The peer's answer is the result, even a late one; and all was acknowledged though the connection had ended.
     // Nothing else changes a cause.
-    let late = matches!(event, TxEvent::Late(_)) && !tx.told;
-    let well = tx.cut && matches!(event, TxEvent::Completed(_, true)) && ends;
+    let late = matches!(event, TxEvent::Late(_)) && !tx.is_told();
+    let well = tx.is_cut() && matches!(event, TxEvent::Completed(_, true)) && ends;
     let expected = if well { None } else { tx.cause() };
     assert!(
         tx.cause().is_none() || after.cause() == expected || late,
         "{cell}: cause"
     );
     if matches!(event, TxEvent::Completed(_, false)) && was == TxState::Posted {
-        assert!(!after.cut, "{cell}: may not end well any more");
+        assert!(!after.is_cut(), "{cell}: may not end well any more");
     }
     assert!(
-        !tx.told || after.cause() == tx.cause(),
+        !tx.is_told() || after.cause() == tx.cause(),
         "{cell}: the result changes"
     );
     if !can_happen(tx, event) {
@@ -191,7 +191,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Result<TxAction, Cause>, cel
     let reads = matches!(after.op(), Op::PutDone | Op::GetDone);
     if is == TxState::Held {
         let read = reads && after.cause().is_some();
-        assert!(after.key_live || read, "{cell}: held for nothing");
+        assert!(after.is_key_live() || read, "{cell}: held for nothing");
     }
     if matches!(event, TxEvent::Completed(_, false)) && reads {
         assert!(!ends, "{cell}: ends though its memory may be read");
@@ -200,54 +200,61 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Result<TxAction, Cause>, cel
     assert_eq!(then == Ok(TxAction::Requeue), queued, "{cell}: queued");
     match event {
         TxEvent::Completed(wr, ok) => {
-            assert_eq!(after.wrs, tx.wrs.saturating_sub(1), "{cell}: count");
+            assert_eq!(after.wrs(), tx.wrs().saturating_sub(1), "{cell}: count");
             let live = matches!(was, TxState::Queued | TxState::Posted);
             assert!(
-                ok || !live || after.cause().is_some() || tx.told,
+                ok || !live || after.cause().is_some() || tx.is_told(),
                 "{cell}: an error is a cause"
             );
             let kills = ok && wr == Wr::Invalidate;
-            assert_eq!(after.key_live, tx.key_live && !kills, "{cell}: key");
+            assert_eq!(
+                after.is_key_live(),
+                tx.is_key_live() && !kills,
+                "{cell}: key"
+            );
             assert_eq!(after.op(), tx.op(), "{cell}");
         }
         TxEvent::Answered(_) => {
-            if !tx.answer {
+            if !tx.awaits_answer() {
                 assert_eq!(then, Err(Cause::Protocol), "{cell}: nobody asked");
             }
             if then.is_err() {
                 assert_eq!((is, after.op()), (was, tx.op()), "{cell}: changes");
             } else {
-                assert_eq!(after.wrs, tx.wrs, "{cell}: count");
-                assert!(!after.answer && tx.answer, "{cell}: answered twice");
+                assert_eq!(after.wrs(), tx.wrs(), "{cell}: count");
+                assert!(
+                    !after.awaits_answer() && tx.awaits_answer(),
+                    "{cell}: answered twice"
+                );
             }
-            assert_eq!(after.key_live, tx.key_live, "{cell}: key");
+            assert_eq!(after.is_key_live(), tx.is_key_live(), "{cell}: key");
         }
         TxEvent::Cancel => {
-            assert!(!after.answer, "{cell}: still waits");
+            assert!(!after.awaits_answer(), "{cell}: still waits");
             let spared = matches!(was, TxState::Free | TxState::Held | TxState::Done);
-            let latches = !spared && !tx.told;
+            let latches = !spared && !tx.is_told();
             assert_eq!(
                 after.cause().is_some(),
                 tx.cause().is_some() || latches,
                 "{cell}"
             );
             assert!(is != TxState::Queued, "{cell}");
-            assert_eq!(after.wrs, tx.wrs, "{cell}: count");
+            assert_eq!(after.wrs(), tx.wrs(), "{cell}: count");
         }
         TxEvent::Late(_) => {
             assert_eq!((is, then), (was, Ok(TxAction::Nothing)), "{cell}: goes on");
-            assert_eq!(after.key_live, tx.key_live, "{cell}: key");
-            assert_eq!((after.op(), after.wrs), (tx.op(), tx.wrs), "{cell}");
-            let counts = after.told && !tx.told;
+            assert_eq!(after.is_key_live(), tx.is_key_live(), "{cell}: key");
+            assert_eq!((after.op(), after.wrs()), (tx.op(), tx.wrs()), "{cell}");
+            let counts = after.is_told() && !tx.is_told();
             assert!(
                 !counts || matches!(tx.op(), Op::GetReq | Op::PutAck) && after.cause().is_none(),
                 "{cell}: an answer to something else"
             );
         }
-        TxEvent::KeyDead => assert!(!after.key_live, "{cell}"),
+        TxEvent::KeyDead => assert!(!after.is_key_live(), "{cell}"),
         TxEvent::Post => {
             let may = matches!(was, TxState::Queued | TxState::Posted);
-            assert_eq!(after.wrs, tx.wrs + u16::from(may), "{cell}: count");
+            assert_eq!(after.wrs(), tx.wrs() + u16::from(may), "{cell}: count");
             assert!(after.was_posted() || !may, "{cell}");
         }
     }
