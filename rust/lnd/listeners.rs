@@ -18,9 +18,9 @@
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address (`bind_device`) only if it is one of the users of its [`Iface`], which change
-//! while [`Iface::bound`] is held. That is `None` if there are no users: a listener refers to its [`Iface`], so the
-//! last NI that leaves drops the listener.
+//! An NI has the device of its address (`bind_device`) only if it is one of the users of its [`Iface`] (`listens`),
+//! which change while [`Iface::bound`] is held. That is `None` if there are no users: a listener refers to its
+//! [`Iface`], so the last NI that leaves drops the listener.
 
 use kernel::{
     prelude::*,
@@ -89,6 +89,7 @@ use crate::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         cm_event::Addr,
@@ -108,15 +109,7 @@ use crate::{
 /// NI as LNet knows it.
 type LnetNi = <O2ib as Lnd>::Ni;
 
-/// NI that has a device, or is about to get one.
-struct IfaceEntry {
-    user: Arc<LnetNi>,
-    iface: Arc<Iface>,
-    /// The NI is a user of `iface`: it has the device, and listens there. Requests for other NIs are rejected.
-    is_user: bool,
-}
-
-/// State of the driver that all NIs share, as long as the module: the addresses in use, and objects that NIs need.
+/// State of the driver that all NIs share, as long as the module: the NIs, and objects that they need.
 #[pin_data]
 pub(crate) struct Ifaces {
     pub(super) workers: Arc<WorkQueues>,
@@ -124,14 +117,14 @@ pub(crate) struct Ifaces {
     pub(super) debugfs: Dir,
     /// Log of rejected requests for none of the NIs.
     pub(super) strangers: Arc<CloseStats>,
-    /// One entry for each NI that has a device or is about to get one. Not taken on the path of messages.
+    /// NIs, from their start to their stop. Not taken on the path of messages.
     #[pin]
-    list: Mutex<KVec<IfaceEntry>>,
+    list: Mutex<KVec<Arc<LnetNi>>>,
 }
 
 /// Address that NIs listen on, independent of the device that has it, and handler of the requests that come there.
 #[pin_data]
-struct Iface {
+pub(crate) struct Iface {
     /// Device that has the address, while an NI uses it. Held over commands of that device.
     #[pin]
     bound: Mutex<Option<BoundAddr>>,
@@ -140,7 +133,7 @@ struct Iface {
     shares: Mutex<Option<DeviceShares>>,
     /// Set while the device is being removed, or if it cannot be used any more.
     removed: Atomic<bool>,
-    /// Addresses in use, with the users of this one. No cycle remains: an NI that stops leaves the list.
+    /// All NIs, with the users of this address. No cycle remains: an NI that stops leaves the list.
     ifaces: Arc<Ifaces>,
     #[pin]
     refusals: SpinLock<RateLimiter>,
@@ -171,226 +164,13 @@ impl Ifaces {
         )
     }
 
-    /// Gives `user` the device of its address, and starts to listen on the address. Waits for commands of that device.
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// The reason for LNet if the NI does not start.
-    pub(crate) fn attach(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
-        let iface = self.add(user).map_err(no_memory)?;
-        let mut there = iface.bound.lock();
-        self.entry(user, |entry| entry.is_user = true);
-        let entered = match &*there {
-            Some(bound) => user.bind_device(&bound.hca),
-            None => self
-                .listen(&iface, &user.ni, None)
-                .map(|bound| *there = Some(bound))
-                // There may be users that could not follow their address.
-                .inspect_err(|_| iface.set_removed()),
-        };
-        match entered {
-            Ok(()) => user.entered(),
-            Err(_) => {
-                user.unbind_device();
-                drop(self.remove(user));
-            }
-        }
-        entered
-    }
-
-    /// Lists `user`, which has no device yet, with the address that it shares with other NIs. An address on a device
-    /// that is being removed counts as another one: the removal may take long.
-    fn add(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
+    /// Returns the address of `ni`, which it shares with other NIs. LNet starts one NI at a time. May sleep.
+    pub(crate) fn iface(self: &Arc<Self>, ni: &Ni) -> Result<Arc<Iface>> {
         let new = Iface::new(self.clone())?;
         let addr = |ni: &Ni| (ni.nid.addr(), ni.service, ni.net.as_ptr());
-        let mut list = self.list.lock();
-        let there = list.iter().find(|entry| {
-            addr(&entry.user.ni) == addr(&user.ni) && !entry.iface.removed.load(Acquire)
-        });
-        let iface = there.map_or(new, |entry| entry.iface.clone());
-        let entry = IfaceEntry {
-            user: user.clone(),
-            iface: iface.clone(),
-            is_user: false,
-        };
-        list.push(entry, GFP_ATOMIC)?;
-        Ok(iface)
-    }
-
-    /// Takes `user` off the list; the caller drops the entry without the mutex of the list.
-    fn remove(&self, user: &Arc<LnetNi>) -> Option<IfaceEntry> {
-        let mut list = self.list.lock();
-        let at = list
-            .iter()
-            .position(|entry| Arc::ptr_eq(&entry.user, user))?;
-        list.remove(at).ok()
-    }
-
-    /// Runs `f` on the entry of `user`, under the mutex of the list.
-    fn entry<R>(&self, user: &Arc<LnetNi>, f: impl FnOnce(&mut IfaceEntry) -> R) -> Option<R> {
-        let mut list = self.list.lock();
-        let mut entries = list.iter_mut();
-        entries.find(|entry| Arc::ptr_eq(&entry.user, user)).map(f)
-    }
-
-    fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
-        self.entry(user, |entry| entry.iface.clone())
-    }
-
-    /// Yields the users of `iface`, without the mutex of the list. The caller holds [`Iface::bound`], so they stay the
-    /// same.
-    fn users<'a>(&'a self, iface: &'a Iface) -> impl Iterator<Item = Arc<LnetNi>> + 'a {
-        (0..).map_while(|at| iface.users(&self.list.lock()).nth(at).cloned())
-    }
-
-    /// Binds the address of `ni` on the device that has it now, gives that device to the users of `iface`, and starts
-    /// to listen: last, so that a request finds its NI. `new` is used if the address is still on its device. Called
-    /// under [`Iface::bound`], without a listener, because the port can be bound only once.
-    fn listen(
-        &self,
-        iface: &Arc<Iface>,
-        ni: &Ni,
-        new: Option<Arc<Hca>>,
-    ) -> Result<BoundAddr, StartError> {
-        // Only a listener sets this outside the lock, and the drop of the previous one has waited for its handlers.
-        iface.removed.store(false, Release);
-        let addr = Addr::v4(ni.nid.addr(), ni.service);
-        let listener = Listener::bind(ni.net.as_rdma(), &addr, iface.clone());
-        let listener = listener.map_err(cannot_listen)?;
-        let port = listener.port();
-        let device = listener
-            .device()
-            .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
-        let hca = match new.filter(|hca| hca.device.same(&device) && hca.port == port) {
-            Some(hca) => hca,
-            None => self.make_hca(iface, device, port)?,
-        };
-        for user in self.users(iface) {
-            user.bind_device(&hca)?;
-        }
-        listener.start().map_err(cannot_listen)?;
-        Ok(BoundAddr { hca, listener })
-    }
-
-    /// Creates the objects that connections of `iface` need on `device`, except those that other addresses on it have
-    /// created. From here on `iface` has these, so that NIs that get the same device at the same time find them.
-    fn make_hca(
-        &self,
-        iface: &Iface,
-        device: ARef<Device>,
-        port: u32,
-    ) -> Result<Arc<Hca>, StartError> {
-        let mut new = None;
-        let (shares, _old) = loop {
-            {
-                let list = self.list.lock();
-                let there = list.iter().find_map(|entry| {
-                    let shares = entry.iface.shares.lock();
-                    let same = shares.as_ref().filter(|shares| shares.device.same(&device));
-                    same.cloned()
-                });
-                if let Some(shares) = there.or_else(|| new.take()) {
-                    let old = iface.shares.lock().replace(shares.clone());
-                    break (shares, old);
-                }
-            }
-            // Without the mutex, which the checks of all NIs take: memory may be there only when one of them has opened
-            // its link.
-            let queues = self.workers.for_device(device.is_iwarp(port));
-            let shares = queues.and_then(|queues| DeviceShares::new(device.clone(), queues));
-            new = Some(shares.map_err(no_memory)?);
-        };
-        Hca::new(port, shares)
-    }
-
-    /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
-    /// that are being checked, and for commands of the device. Returns whether `user` had a device. May sleep.
-    pub(crate) fn detach(&self, user: &Arc<LnetNi>) -> bool {
-        let Some(iface) = self.iface_of(user) else {
-            return false;
-        };
-        let mut there = iface.bound.lock();
-        let was_user = |entry: &mut IfaceEntry| core::mem::take(&mut entry.is_user);
-        if self.entry(user, was_user) == Some(true) {
-            user.unbind_device();
-        }
-        // An NI that is about to enter finds no device then, and opens the address again.
-        if self.users(&iface).next().is_none() {
-            let shares = iface.shares.lock().take();
-            drop((there.take(), shares));
-        }
-        self.remove(user).is_some()
-    }
-
-    /// Finds where the address of `user` is now. May sleep.
-    pub(crate) fn locate(user: &LnetNi) -> AddrLocation {
-        let ni = &user.ni;
-        let Ok(hca) = ni.hca() else {
-            return AddrLocation::Nowhere;
-        };
-        match device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)) {
-            Ok((device, port)) if device.same(&hca.device) && port == hca.port => {
-                AddrLocation::Here
-            }
-            Ok(_) => AddrLocation::Elsewhere,
-            Err(_) => AddrLocation::Nowhere,
-        }
-    }
-
-    /// Follows the address of `user`, which is on another device now, with all NIs that have this address. The objects
-    /// on the new device, which may take long, are created while the old listener exists. If the new device is
-    /// unusable, the NIs have none, and search for one as after a removal. May sleep.
-    pub(crate) fn follow_address(&self, user: &Arc<LnetNi>) {
-        let Some(iface) = self.iface_of(user) else {
-            return;
-        };
-        let mut there = iface.bound.lock();
-        if Self::locate(user) != AddrLocation::Elsewhere {
-            // Another NI with this address was here first.
-            return;
-        }
-        let ni = &user.ni;
-        let found = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen);
-        let new = found.and_then(|(device, port)| self.make_hca(&iface, device, port));
-        let Some(BoundAddr { hca: old, listener }) = there.take() else {
-            return;
-        };
-        // Peers that send a request from here until the end find no listener.
-        drop(listener);
-        match new.and_then(|new| self.listen(&iface, ni, Some(new))) {
-            Ok(bound) => {
-                let new = &there.insert(bound).hca;
-                self.users(&iface).for_each(|user| user.moved(&old, new));
-            }
-            Err(e) => {
-                log::cannot_follow(ni.nid, &e.what, e.error);
-                iface.set_removed();
-            }
-        }
-    }
-
-    /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
-    pub(crate) fn is_removed(&self, user: &Arc<LnetNi>) -> bool {
-        self.iface_of(user)
-            .is_some_and(|iface| iface.removed.load(Acquire))
-    }
-
-    /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca` or on another port
-    /// of it: then LNet can use that NI. NIs on the same port do not count, because they lose the link together, even
-    /// if not at the same moment. NIs of another net do not count either, because they may lead to other nodes. `hca`
-    /// is `None` if `ni` has no device.
-    pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
-        let same = |other: &Hca| {
-            hca.is_some_and(|hca| other.device.same(&hca.device) && other.port == hca.port)
-        };
         let list = self.list.lock();
-        let mut others = list.iter().map(|entry| &entry.user.ni);
-        others.any(|other| {
-            other.nid.net() == ni.nid.net()
-                && other.passage() == SendPolicy::Open
-                && other.on_hca(|other| !same(other)).unwrap_or(false)
-        })
+        let there = list.iter().find(|other| addr(&other.ni) == addr(ni));
+        Ok(there.map_or(new, |other| other.iface.clone()))
     }
 }
 
@@ -425,10 +205,200 @@ impl Iface {
         )
     }
 
-    /// Yields the users of this address in the list of all addresses.
-    fn users<'a>(&'a self, list: &'a [IfaceEntry]) -> impl Iterator<Item = &'a Arc<LnetNi>> {
-        let here = |entry: &&IfaceEntry| core::ptr::eq(&*entry.iface, self) && entry.is_user;
-        list.iter().filter(here).map(|entry| &entry.user)
+    /// Lists an NI that starts, and attaches it. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The reason for LNet if the NI does not start.
+    pub(crate) fn start(self: &Arc<Self>, ni: &Arc<LnetNi>) -> Result<(), StartError> {
+        let listed = self.ifaces.list.lock().push(ni.clone(), GFP_ATOMIC);
+        listed.map_err(|e| no_memory(e.into()))?;
+        self.attach(ni).inspect_err(|_| self.stop(ni))
+    }
+
+    /// Takes the device from an NI that stops, and takes the NI off the list. May sleep.
+    pub(crate) fn stop(&self, ni: &Arc<LnetNi>) {
+        let _ = self.detach(ni);
+        let mut list = self.ifaces.list.lock();
+        list.retain(|other| !Arc::ptr_eq(other, ni));
+    }
+
+    /// Gives `user` the device of its address, and starts to listen on the address. Waits for commands of that device.
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The reason for LNet if the NI does not start.
+    pub(crate) fn attach(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
+        let mut there = self.bound.lock();
+        user.listens.store(true, Relaxed);
+        let entered = match &*there {
+            Some(_) if self.removed.load(Acquire) => Err(StartError::because(
+                "the RDMA device is being removed",
+            )(ENODEV)),
+            Some(bound) => user.bind_device(&bound.hca),
+            None => self
+                .listen(&user.ni, None)
+                .map(|bound| *there = Some(bound))
+                // There may be users that could not follow their address.
+                .inspect_err(|_| self.set_removed()),
+        };
+        match entered {
+            Ok(()) => user.entered(),
+            Err(_) => self.leave(user, &mut there),
+        }
+        entered
+    }
+
+    /// Binds the address of `ni` on the device that has it now, gives that device to the users, and starts to listen:
+    /// last, so that a request finds its NI. `new` is used if the address is still on its device. Called under
+    /// [`Iface::bound`], without a listener, because the port can be bound only once.
+    fn listen(self: &Arc<Self>, ni: &Ni, new: Option<Arc<Hca>>) -> Result<BoundAddr, StartError> {
+        // Only a listener sets this outside the lock, and the drop of the previous one has waited for its handlers.
+        self.removed.store(false, Release);
+        let addr = Addr::v4(ni.nid.addr(), ni.service);
+        let listener = Listener::bind(ni.net.as_rdma(), &addr, self.clone());
+        let listener = listener.map_err(cannot_listen)?;
+        let port = listener.port();
+        let device = listener
+            .device()
+            .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
+        let hca = match new.filter(|hca| hca.device.same(&device) && hca.port == port) {
+            Some(hca) => hca,
+            None => self.make_hca(device, port)?,
+        };
+        for user in self.users() {
+            user.bind_device(&hca)?;
+        }
+        listener.start().map_err(cannot_listen)?;
+        Ok(BoundAddr { hca, listener })
+    }
+
+    /// Creates the objects that connections of this address need on `device`, except those that other addresses on it
+    /// have created. From here on this address has these, so that NIs that get the same device at the same time find
+    /// them.
+    fn make_hca(&self, device: ARef<Device>, port: u32) -> Result<Arc<Hca>, StartError> {
+        let mut new = None;
+        let (shares, _old) = loop {
+            {
+                let list = self.ifaces.list.lock();
+                let there = list.iter().find_map(|ni| {
+                    let shares = ni.iface.shares.lock();
+                    let same = shares.as_ref().filter(|shares| shares.device.same(&device));
+                    same.cloned()
+                });
+                if let Some(shares) = there.or_else(|| new.take()) {
+                    let old = self.shares.lock().replace(shares.clone());
+                    break (shares, old);
+                }
+            }
+            // Without the mutex, which the checks of all NIs take: memory may be there only when one of them has opened
+            // its link.
+            let queues = self.ifaces.workers.for_device(device.is_iwarp(port));
+            let shares = queues.and_then(|queues| DeviceShares::new(device.clone(), queues));
+            new = Some(shares.map_err(no_memory)?);
+        };
+        Hca::new(port, shares)
+    }
+
+    /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
+    /// that are being checked, and for commands of the device. Returns whether `user` had a device. May sleep.
+    pub(crate) fn detach(&self, user: &Arc<LnetNi>) -> bool {
+        let mut there = self.bound.lock();
+        let had_device = user.listens.load(Relaxed);
+        if had_device {
+            self.leave(user, &mut there);
+        }
+        had_device
+    }
+
+    /// Takes the device from `user`, and closes the listener if there is no other user. Called under [`Iface::bound`].
+    fn leave(&self, user: &Arc<LnetNi>, there: &mut Option<BoundAddr>) {
+        user.listens.store(false, Relaxed);
+        user.unbind_device();
+        // An NI that is about to enter finds no device then, and opens the address again.
+        if self.users().next().is_none() {
+            let shares = self.shares.lock().take();
+            drop((there.take(), shares));
+        }
+    }
+
+    /// Finds where the address of `user` is now. May sleep.
+    pub(crate) fn locate(user: &LnetNi) -> AddrLocation {
+        let ni = &user.ni;
+        let Ok(hca) = ni.hca() else {
+            return AddrLocation::Nowhere;
+        };
+        match device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)) {
+            Ok((device, port)) if device.same(&hca.device) && port == hca.port => {
+                AddrLocation::Here
+            }
+            Ok(_) => AddrLocation::Elsewhere,
+            Err(_) => AddrLocation::Nowhere,
+        }
+    }
+
+    /// Follows the address of `user`, which is on another device now, with all NIs that have this address. The objects
+    /// on the new device, which may take long, are created while the old listener exists. If the new device is
+    /// unusable, the NIs have none, and search for one as after a removal. May sleep.
+    pub(crate) fn follow_address(self: &Arc<Self>, user: &Arc<LnetNi>) {
+        let mut there = self.bound.lock();
+        if Self::locate(user) != AddrLocation::Elsewhere {
+            // Another NI with this address was here first.
+            return;
+        }
+        let ni = &user.ni;
+        let found = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen);
+        let new = found.and_then(|(device, port)| self.make_hca(device, port));
+        let Some(BoundAddr { hca: old, listener }) = there.take() else {
+            return;
+        };
+        // Peers that send a request from here until the end find no listener.
+        drop(listener);
+        match new.and_then(|new| self.listen(ni, Some(new))) {
+            Ok(bound) => {
+                let new = &there.insert(bound).hca;
+                self.users().for_each(|user| user.moved(&old, new));
+            }
+            Err(e) => {
+                log::cannot_follow(ni.nid, &e.what, e.error);
+                self.set_removed();
+            }
+        }
+    }
+
+    /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
+    pub(crate) fn is_removed(&self, user: &LnetNi) -> bool {
+        user.listens.load(Relaxed) && self.removed.load(Acquire)
+    }
+
+    /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca` or on another port
+    /// of it: then LNet can use that NI. NIs on the same port do not count, because they lose the link together, even
+    /// if not at the same moment. NIs of another net do not count either, because they may lead to other nodes. `hca`
+    /// is `None` if `ni` has no device.
+    pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
+        let same = |other: &Hca| {
+            hca.is_some_and(|hca| other.device.same(&hca.device) && other.port == hca.port)
+        };
+        let list = self.ifaces.list.lock();
+        let mut others = list.iter().map(|other| &other.ni);
+        others.any(|other| {
+            other.nid.net() == ni.nid.net()
+                && other.passage() == SendPolicy::Open
+                && other.on_hca(|other| !same(other)).unwrap_or(false)
+        })
+    }
+
+    /// Yields the users, without the mutex of the list. The caller holds [`Iface::bound`], so they stay the same. Other
+    /// NIs may start or stop meanwhile.
+    fn users(&self) -> impl Iterator<Item = Arc<LnetNi>> + '_ {
+        (0..).map_while(|at| self.users_in(&self.ifaces.list.lock()).nth(at).cloned())
+    }
+
+    /// Yields the users in the list of all NIs.
+    fn users_in<'a>(&'a self, list: &'a [Arc<LnetNi>]) -> impl Iterator<Item = &'a Arc<LnetNi>> {
+        let here = |ni: &&Arc<LnetNi>| core::ptr::eq(&*ni.iface, self) && ni.listens.load(Relaxed);
+        list.iter().filter(here)
     }
 
     /// Makes the users leave their device, and an NI that is about to use it.
@@ -441,7 +411,7 @@ impl Iface {
     /// on another device. May run in a handler of the listener, so it must not wait for a device.
     fn check_devices(&self) {
         let list = self.ifaces.list.lock();
-        self.users(&list).for_each(|user| user.doubt_address());
+        self.users_in(&list).for_each(|user| user.doubt_address());
     }
 
     /// Checks a request that came from `from`. Returns the connection object for an accepted request. `Err(None)`: no
@@ -457,8 +427,8 @@ impl Iface {
         *src = Some(asked.src);
         let list = self.ifaces.list.lock();
         let is_asked = |user: &&Arc<LnetNi>| user.ni.nid == asked.dst;
-        let user = self.users(&list).find(is_asked).cloned();
-        let ready = device_ready(self.users(&list).map(|user| user.ni.lnet.is_active()));
+        let user = self.users_in(&list).find(is_asked).cloned();
+        let ready = device_ready(self.users_in(&list).map(|user| user.ni.lnet.is_active()));
         drop(list);
         // LNet may be about to delete the NI.
         let user = user.filter(|user| user.ni.is_listed());
@@ -535,7 +505,7 @@ impl ListenHandler for Iface {
     fn device_removal(&self) {
         // The listener gets the event before its connections: no message that these give up requests another connection
         // on this device.
-        for user in self.users(&self.ifaces.list.lock()) {
+        for user in self.users_in(&self.ifaces.list.lock()) {
             let now_ms = user.ni.now_ms();
             user.ni.way(|way| way.detached(now_ms));
         }

@@ -33,7 +33,7 @@ use kernel::{
 use super::{
     debugfs::NiFiles,
     hca::Hca,
-    listeners::Ifaces,
+    listeners::Iface,
     log,
     ni::Ni,
     peer::Peers, //
@@ -95,7 +95,11 @@ const LOOK_MS: u32 = 1000;
 pub(crate) struct NiDevice {
     pub(crate) ni: Arc<Ni>,
     pub(crate) peers: Arc<Peers>,
-    pub(crate) ifaces: Arc<Ifaces>,
+    /// Its address.
+    pub(super) iface: Arc<Iface>,
+    /// The NI is a user of `iface`: it has the device, or is about to get it, and listens there. Requests for other NIs
+    /// are rejected. Changes while the mutex of the address is held.
+    pub(super) listens: Atomic<bool>,
     /// Registration for events of the device, while the NI has one.
     #[pin]
     events: Mutex<Option<Pin<KBox<EventRegistration<NiDevice>>>>>,
@@ -134,13 +138,14 @@ where
 
 impl NiDevice {
     /// Creates the object; the NI has no device yet. May sleep.
-    pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
+    pub(crate) fn new(ni: Arc<Ni>, iface: Arc<Iface>) -> Result<Arc<Self>> {
         let peers = Peers::new(ni.clone())?;
         Arc::pin_init(
             pin_init!(Self {
                 ni,
                 peers,
-                ifaces,
+                iface,
+                listens: Atomic::new(false),
                 events <- kernel::new_mutex!(None, "NiDevice::events"),
                 watched: Atomic::new(false),
                 gids_changed: Atomic::new(false),
@@ -225,7 +230,7 @@ impl NiDevice {
     /// Releases the device because it is being removed, and closes its connections. May sleep.
     fn detach(self: &Arc<Self>) {
         let hca = self.ni.hca().ok();
-        if !self.ifaces.detach(self) {
+        if !self.iface.detach(self) {
             return;
         }
         log::detached(self.ni.nid);
@@ -240,7 +245,7 @@ impl NiDevice {
 
     /// Searches for a device that has the address of the NI.
     fn search(self: &Arc<Self>) {
-        let Err(e) = self.ifaces.attach(self) else {
+        let Err(e) = self.iface.attach(self) else {
             log::attached(self.ni.nid);
             return self.send_uevent(uevent::Device::Back, self.ni.hca().ok().as_deref());
         };
@@ -415,13 +420,13 @@ impl NiDevice {
         if wait_ms > 0 {
             return Some(wait_ms);
         }
-        let found = Ifaces::locate(self);
+        let found = Iface::locate(self);
         let step = ni.way(|way| way.address.poll(now_ms, found));
         if step.rescan {
             self.rescan_gids();
         }
         if found == AddrLocation::Elsewhere {
-            self.ifaces.follow_address(self);
+            self.iface.follow_address(self);
         }
         // On the same device the GID of the address may be new: connections with the old GID are dead.
         self.peers.for_each_conn(|conn| conn.moved());
@@ -454,7 +459,7 @@ impl NiDevice {
 
     /// Handles the link state. Returns the milliseconds until the next check if the link is down.
     fn apply_link_state(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
-        let other = self.ifaces.another_open(&self.ni, hca);
+        let other = self.iface.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
         let hold_ms = self.hold_ms(hca);
         let (todo, open) = self
@@ -554,7 +559,7 @@ impl WorkItem<DEVICE> for NiDevice {
         if this.ni.is_stopping() {
             return;
         }
-        if this.ifaces.is_removed(&this) {
+        if this.iface.is_removed(&this) {
             return this.detach();
         }
         let Ok(hca) = this.ni.hca() else {

@@ -114,9 +114,11 @@ impl Lnd for O2ib {
         // It takes mutexes that the checks of other NIs take.
         let _nofs = NofsScope::enter();
         let ni = Ni::new(cfg, lnet, driver.workers.clone())?;
-        let port =
-            NiDevice::new(ni.clone(), driver.into()).map_err(StartError::because("no memory"))?;
-        port.ifaces.attach(&port)?;
+        let driver: Arc<Ifaces> = driver.into();
+        let iface = driver.iface(&ni);
+        let port = iface.and_then(|iface| NiDevice::new(ni.clone(), iface));
+        let port = port.map_err(StartError::because("no memory"))?;
+        port.iface.start(&port)?;
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {
                 let depth = ni.depth();
@@ -135,7 +137,7 @@ impl Lnd for O2ib {
         this.set_files(None);
         // From here on no request is accepted and no attempt is started.
         this.stop_looking();
-        let _ = this.ifaces.detach(&this);
+        this.iface.stop(&this);
         let table = &this.peers.table;
         table.for_each(|peer| peer.close(Cause::Shutdown));
         this.peers.lingering.close(Conn::end_linger);
