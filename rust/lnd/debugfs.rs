@@ -115,7 +115,7 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ni.stamp,
         device.as_ref().map_or("none", |name| name.as_str()),
         all.conns(),
-        all.lingering.len(),
+        all.nr_lingering(),
         match hca {
             None => "none",
             Some(_) if ni.way(|way| way.is_open()) => "up",

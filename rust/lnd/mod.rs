@@ -11,7 +11,6 @@
 mod conn;
 pub(crate) mod debugfs;
 pub(crate) mod hca;
-mod lingering_conns;
 pub(crate) mod listeners;
 pub(crate) mod log;
 pub(crate) mod ni;

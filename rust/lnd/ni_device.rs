@@ -31,6 +31,7 @@ use kernel::{
 };
 
 use super::{
+    conn::Conn,
     debugfs::NiFiles,
     hca::Hca,
     listeners::Iface,
@@ -442,9 +443,7 @@ impl NiDevice {
 
     /// Lets each CM id that waits check for a route.
     fn routes_changed(&self) {
-        for conn in self.peers.lingering.snapshot().iter() {
-            conn.look_for_route();
-        }
+        self.peers.for_each_lingering(Conn::look_for_route);
     }
 
     /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May
@@ -538,8 +537,10 @@ impl WorkItem<PEERS> for NiDevice {
                     .for_each_conn(|conn| conn.finish(Cause::LinkDown));
             }
             // An answered DREQ proves that the message left this node.
-            let unanswered = this.peers.lingering.any(|conn| !conn.is_mute());
-            let (busy, now_ms) = (unanswered || this.peers.are_busy(), this.ni.now_ms());
+            let mut busy = this.peers.are_busy();
+            this.peers
+                .for_each_lingering(|conn| busy |= !conn.is_mute());
+            let now_ms = this.ni.now_ms();
             if this.ni.way(|way| way.looked(now_ms, busy)) {
                 this.run_in::<PEERS>(LEAVE_LOOK_MS);
             }

@@ -140,7 +140,7 @@ impl Lnd for O2ib {
         this.iface.stop(&this);
         let table = &this.peers.table;
         table.for_each(|peer| peer.close(Cause::Shutdown));
-        this.peers.lingering.close(Conn::end_linger);
+        this.peers.for_each_lingering(Conn::end_linger);
         ni.put_share();
         let mut seconds = 0u32;
         while !ni.none_lives.wait_ms(10_000) {

@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! While the id waits, the connection is listed in [`crate::lnd::lingering_conns`], and the timer is armed. The code
+//! While the id waits, the connection is listed in [`Peers`](crate::lnd::peer::Peers), and the timer is armed. The code
 //! that ends the wait under the lock queues the worker that frees the id.
 
 use kernel::sync::{
@@ -338,7 +338,7 @@ impl Conn {
         });
         let Some(mute) = mute else { return false };
         // Listed before the wait begins, so that a shutdown never misses it.
-        if !self.peer.peers.lingering.add(self, self.nid(), mute) {
+        if !self.peer.peers.add_lingering(self, mute) {
             return false;
         }
         let waits = self.with(|inner| {
@@ -349,7 +349,7 @@ impl Conn {
             waits
         });
         if !waits {
-            self.peer.peers.lingering.remove(self);
+            self.peer.peers.remove_lingering(self);
         }
         waits
     }
@@ -376,7 +376,7 @@ impl Conn {
     pub(super) fn leave(self: &Arc<Self>) {
         self.cancel_timer();
         self.free_id();
-        self.peer.peers.lingering.remove(self);
+        self.peer.peers.remove_lingering(self);
     }
 
     /// Notes what happened to the disconnect, and requests that a worker frees an id that waited for it. In a handler

@@ -18,8 +18,8 @@
 //!
 //! The attempts that the queue counts are the attempts of this node that the policies of the peers have counted
 //! ([`crate::policy::reconnect::ReconnectState::begin`]) and that have not ended their turn
-//! ([`Conn::end_turn`](super::Conn::end_turn)). Each attempt keeps the priority that it was counted with, and is counted off with
-//! it.
+//! ([`Conn::end_turn`](super::Conn::end_turn)). Each attempt keeps the priority that it was counted with, and is
+//! counted off with it.
 
 use kernel::{
     prelude::*,

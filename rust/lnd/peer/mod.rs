@@ -21,7 +21,6 @@ use kernel::{
 };
 
 use super::{
-    lingering_conns::LingeringConns,
     log,
     ni::{
         Ni,
@@ -35,6 +34,7 @@ use crate::{
         SendRequest, //
     },
     policy::{
+        cm_id_linger,
         connect_queue::{
             ConnectPriority,
             ConnectQueue,
@@ -96,9 +96,11 @@ pub(crate) struct Peers {
     pub(crate) ni: Arc<Ni>,
     /// Peers by IPv4 address: all peers of an NI are on its network.
     pub(crate) table: RcuMap<Peer>,
-    /// Closed connections of which only the CM id is left.
+    /// Closed connections, which no peer lists: each has nothing except its CM id, which waits for the DREP or for a
+    /// route ([`cm_id_linger`]). With each, whether it waited for a route when it was listed: thousands may do so while
+    /// a link is down. No connection is added once the NI stops.
     #[pin]
-    pub(crate) lingering: LingeringConns<Conn>,
+    lingering: Mutex<KVVec<(Arc<Conn>, bool)>>,
     /// Attempts in flight, and numbers of peers that wait for their turn to connect.
     #[pin]
     line: SpinLock<ConnectQueue>,
@@ -120,7 +122,7 @@ impl Peers {
             pin_init!(Self {
                 ni,
                 table,
-                lingering <- LingeringConns::new(),
+                lingering <- kernel::new_mutex!(KVVec::new(), "Peers::lingering"),
                 line <- kernel::new_spinlock!(ConnectQueue::default(), "Peers::line"),
                 turn_walk <- kernel::new_spinlock!(MapWalk::START, "Peers::turn_walk"),
                 peer_walk <- kernel::new_mutex!(WalkPos::START, "Peers::peer_walk"),
@@ -184,6 +186,37 @@ impl Peers {
         self.table.for_each(|peer| peer.for_each_conn(&mut f));
     }
 
+    /// Lists a closed connection whose CM id waits. With `mute`, its DREQ is not sent yet. Returns false if the id
+    /// cannot wait.
+    pub(crate) fn add_lingering(&self, conn: &Arc<Conn>, mute: bool) -> bool {
+        let mut list = self.lingering.lock();
+        let told = list.iter().filter(|(_, mute)| !mute);
+        let told = told.map(|(other, _)| other.nid() == conn.nid());
+        cm_id_linger::has_room(mute, list.len(), told)
+            // Either this sees that the NI stops, or the shutdown sees the connection.
+            && !self.ni.is_stopping()
+            && list.push((conn.clone(), mute), GFP_KERNEL).is_ok()
+    }
+
+    /// Takes `conn`, to which the caller has another reference, off that list.
+    pub(crate) fn remove_lingering(&self, conn: &Arc<Conn>) {
+        let mut list = self.lingering.lock();
+        list.retain(|(other, _)| !Arc::ptr_eq(other, conn));
+    }
+
+    /// Calls `f` for each connection of that list, without the lock, as [`Peer::for_each_conn`] does.
+    pub(crate) fn for_each_lingering(&self, mut f: impl FnMut(&Arc<Conn>)) {
+        for at in (0..self.nr_lingering()).rev() {
+            let conn = self.lingering.lock().get(at).map(|(conn, _)| conn.clone());
+            conn.iter().for_each(&mut f);
+        }
+    }
+
+    /// Returns the number of CM ids that wait.
+    pub(crate) fn nr_lingering(&self) -> usize {
+        self.lingering.lock().len()
+    }
+
     /// Returns how many of the connections that messages may use were created with settings other than the current
     /// ones. Does not sleep.
     pub(crate) fn older_conns(&self) -> u32 {
@@ -198,7 +231,7 @@ impl Peers {
 
     /// Returns the number of connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
-        let parting = i32::try_from(self.lingering.len()).unwrap_or(0);
+        let parting = i32::try_from(self.nr_lingering()).unwrap_or(0);
         // One share is the NI's own.
         let live = self.ni.live_count().saturating_sub(1);
         live.saturating_sub(parting)
@@ -413,13 +446,9 @@ impl Peer {
     /// Calls `f` for each connection, without the lock. May call it twice for one connection if others are removed
     /// meanwhile. Needs no memory.
     pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<Conn>)) {
-        let mut left = self.with(|inner| inner.conns.len());
         // From the end: see `conn_at`.
-        while let Some(at) = left.checked_sub(1) {
-            left = at;
-            if let Some(conn) = self.conn_at(at) {
-                f(&conn);
-            }
+        for at in (0..self.with(|inner| inner.conns.len())).rev() {
+            self.conn_at(at).iter().for_each(&mut f);
         }
     }
 
