@@ -16,7 +16,8 @@
 //! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
 //!
 //! Outside the lock: the state of the worker that calls LNet ([`UpcallState`]), events of the queue pair from
-//! interrupts, and whether the peer may have closed the connection, which the peer object reads with its own lock held.
+//! interrupts; and whether messages may use the connection, and whether the peer may have closed it, which the peer
+//! object reads with its own lock held.
 //!
 //! Operations on a connection, each in a file that uses this one:
 //!
@@ -438,6 +439,8 @@ pub(crate) struct Conn {
     /// Events that the queue pair reports, possibly in hard interrupt context; set until the control worker sees it.
     qp_events: [(ConnEvent, Atomic<bool>); 3],
     upcall: UpcallState,
+    /// New messages may use the connection.
+    is_usable: Atomic<bool>,
     /// The peer has not been heard on this connection since there was a reason to doubt it: other connections are
     /// preferred.
     is_doubted: Atomic<bool>,
@@ -575,6 +578,7 @@ impl Conn {
                 ]
                 .map(|event| (event, Atomic::new(false))),
                 upcall: UpcallState::new(),
+                is_usable: Atomic::new(false),
                 is_doubted: Atomic::new(false),
                 retry_ends: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),

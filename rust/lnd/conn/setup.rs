@@ -148,7 +148,7 @@ impl Conn {
         let id = Arc::new(id, GFP_KERNEL)?;
         self.with(|inner| inner.id = Some(id.clone()));
         if params::use_privileged_port() {
-            let src = Addr::v4(me, addr_hash::source_port(peer, self.index.load(Relaxed)));
+            let src = Addr::v4(me, addr_hash::source_port(peer, self.index()));
             id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
         } else {
             // The CM selects a port.
@@ -362,7 +362,7 @@ impl Conn {
             inner.finishing.is_some()
         });
         if leaves {
-            self.peer.unpublish(self);
+            self.set_usable(false);
         } else if self.ni.ends_all() {
             // The code that closed all other connections may have run before the peer listed this one.
             self.finish(self.ni.way(|way| way.why()));

@@ -302,7 +302,11 @@ impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     fn close(self: &Arc<Self>) {
         let (cause, failed) = self.with(|inner| (inner.state.cause(), inner.up.is_none()));
-        self.peer.closing(self, failed);
+        self.set_usable(false);
+        if failed && self.active {
+            // It no longer races with requests of the peer.
+            self.peer.with(|inner| inner.policy.closing());
+        }
         if cause.is_some_and(|cause| cause.has(Cause::IS_SILENT)) {
             // Dead connections are then found now, and not when a message is to be sent on each of them.
             self.peer.for_each_conn(|conn| conn.doubt(false));
@@ -527,7 +531,7 @@ impl Conn {
         });
         // LNet's next messages wait for the next connection. This must follow the begin of the close, which a caller
         // that lists the connection checks afterwards ([`Conn::publish`]).
-        self.peer.unpublish(self);
+        self.set_usable(false);
     }
 
     /// Takes the turn in the connect queue that the attempt still has, if any.
@@ -598,8 +602,30 @@ impl Conn {
         self.is_doubted.load(Relaxed)
     }
 
+    /// Sets whether new messages may use the connection. Takes no lock.
+    pub(crate) fn set_usable(&self, is_usable: bool) {
+        self.is_usable.store(is_usable, Relaxed);
+    }
+
+    /// Returns whether new messages may use the connection. Takes no lock.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.is_usable.load(Relaxed)
+    }
+
+    /// Returns whether new messages may use the connection, and the peer is not silent on it. Takes no lock.
+    #[inline]
+    pub(crate) fn is_sound(&self) -> bool {
+        self.is_usable() && !self.is_doubted()
+    }
+
     /// Sets the index that distinguishes the connection from the others of the peer. Takes no lock.
     pub(crate) fn set_index(&self, index: u32) {
         self.index.store(index, Relaxed);
+    }
+
+    /// Returns that index. Takes no lock.
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Relaxed)
     }
 }

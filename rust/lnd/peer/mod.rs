@@ -221,7 +221,7 @@ impl Peers {
     /// ones. Does not sleep.
     pub(crate) fn older_conns(&self) -> u32 {
         let (now, mut older) = (self.ni.settings(), 0u32);
-        let is_older = |of: &&Listed| of.is_usable && !of.conn.has_settings(&now);
+        let is_older = |conn: &&Arc<Conn>| conn.is_usable() && !conn.has_settings(&now);
         self.table.for_each(|peer| {
             let n = peer.with(|inner| inner.conns.all.iter().filter(is_older).count());
             older = older.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
@@ -411,21 +411,6 @@ impl Peer {
         })
     }
 
-    /// Takes `conn` out of the connections that messages may use.
-    pub(crate) fn unpublish(&self, conn: &Arc<Conn>) {
-        self.inner.lock().conns.publish(conn, false);
-    }
-
-    /// Stops messages from using `conn`, which closes. A failed attempt of this node no longer races with requests of
-    /// the peer.
-    pub(crate) fn closing(&self, conn: &Arc<Conn>, attempt_failed: bool) {
-        let mut inner = self.inner.lock();
-        inner.conns.publish(conn, false);
-        if attempt_failed && conn.is_active() {
-            inner.policy.closing();
-        }
-    }
-
     /// Closes the connections but keeps the peer. Outstanding transfers end first if that is soon. Returns whether
     /// there were connections.
     pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
@@ -440,7 +425,7 @@ impl Peer {
     /// Returns the connection at index `place`, in any state. New connections are added at the end, and a removal moves
     /// only those behind it.
     pub(crate) fn conn_at(&self, place: usize) -> Option<Arc<Conn>> {
-        self.with(|inner| inner.conns.all.get(place).map(|of| of.conn.clone()))
+        self.with(|inner| inner.conns.all.get(place).cloned())
     }
 
     /// Calls `f` for each connection, without the lock. May call it twice for one connection if others are removed
@@ -520,25 +505,9 @@ impl PeerInner {
     }
 }
 
-/// Connection in the list of its peer.
-struct Listed {
-    conn: Arc<Conn>,
-    index: u32,
-    /// Messages may use the connection.
-    is_usable: bool,
-}
-
-impl Listed {
-    /// Returns whether messages may use the connection, and the peer is not silent on it.
-    #[inline]
-    fn is_sound(&self) -> bool {
-        self.is_usable && !self.conn.is_doubted()
-    }
-}
-
-/// Connections of a peer, in any state, and which of them messages may use. The caller holds the peer lock.
+/// Connections of a peer, in any state. The caller holds the peer lock.
 struct ConnList {
-    all: KVec<Listed>,
+    all: KVec<Arc<Conn>>,
     /// Place of the connection that had the last turn.
     next: usize,
 }
@@ -551,37 +520,24 @@ impl ConnList {
 
     /// Lists a new connection object, and assigns the lowest unused index. Any context.
     fn add(&mut self, conn: &Arc<Conn>) -> Result {
-        let has = |index: &u32| self.all.iter().any(|of| of.index == *index);
+        let has = |index: &u32| self.all.iter().any(|conn| conn.index() == *index);
         let index = (0..=u32::MAX).find(|index| !has(index)).unwrap_or(0);
         conn.set_index(index);
-        let listed = Listed {
-            conn: conn.clone(),
-            index,
-            is_usable: false,
-        };
-        Ok(self.all.push(listed, GFP_ATOMIC)?)
+        Ok(self.all.push(conn.clone(), GFP_ATOMIC)?)
     }
 
     fn remove(&mut self, conn: &Arc<Conn>) {
-        self.all.retain(|of| !Arc::ptr_eq(&of.conn, conn));
-    }
-
-    /// Sets whether messages may use a connection, if it is listed.
-    fn publish(&mut self, conn: &Arc<Conn>, is_usable: bool) {
-        let listed = self.all.iter_mut().find(|of| Arc::ptr_eq(&of.conn, conn));
-        if let Some(listed) = listed {
-            listed.is_usable = is_usable;
-        }
+        self.all.retain(|other| !Arc::ptr_eq(other, conn));
     }
 
     /// Returns the next connection to use.
     fn pick(&mut self) -> Option<Arc<Conn>> {
         // Usually there is one, and it takes all turns.
         if let [only] = &*self.all {
-            return only.is_usable.then(|| only.conn.clone());
+            return only.is_usable().then(|| only.clone());
         }
-        match liveness::pick(&mut self.next, &self.all, Listed::is_sound) {
-            Some(of) => Some(of.conn.clone()),
+        match liveness::pick(&mut self.next, &self.all, |conn| conn.is_sound()) {
+            Some(conn) => Some(conn.clone()),
             None => self.best(),
         }
     }
@@ -590,9 +546,9 @@ impl ConnList {
     #[cold]
     #[inline(never)]
     fn best(&self) -> Option<Arc<Conn>> {
-        let sound = self.all.iter().find(|of| of.is_sound());
-        let newest = || self.all.iter().rfind(|of| of.is_usable);
-        sound.or_else(newest).map(|of| of.conn.clone())
+        let sound = self.all.iter().find(|conn| conn.is_sound());
+        let newest = || self.all.iter().rfind(|conn| conn.is_usable());
+        sound.or_else(newest).cloned()
     }
 
     fn len(&self) -> usize {
@@ -601,7 +557,7 @@ impl ConnList {
 
     /// Returns the number of connections that messages may use.
     fn usable(&self) -> usize {
-        self.all.iter().filter(|of| of.is_usable).count()
+        self.all.iter().filter(|conn| conn.is_usable()).count()
     }
 }
 

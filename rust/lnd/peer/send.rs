@@ -125,7 +125,7 @@ impl Peer {
                 Err(NotSent::Closed(back)) => msg = back,
                 result => return result,
             }
-            self.unpublish(&conn);
+            conn.set_usable(false);
         }
         self.wait(msg, req)
     }
@@ -218,7 +218,7 @@ impl Peer {
                     pending.msg = Some(msg);
                     // Under one lock, so that no other hand-over begins behind this message.
                     self.with(|inner| {
-                        inner.conns.publish(conn, false);
+                        conn.set_usable(false);
                         inner.flushing = false;
                         inner.pending.push_front(pending);
                         self.arm_pending_timer(inner);
@@ -397,7 +397,7 @@ impl Peer {
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), stamp);
             inner.last_cause = None;
-            inner.conns.publish(conn, true);
+            conn.set_usable(true);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
         // The walk begins with the connections that were listed last. The request of a passive connection came when the
