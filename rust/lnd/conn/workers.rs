@@ -400,10 +400,14 @@ impl Conn {
     fn part(self: &Arc<Self>) {
         // The queue pair may have detected that first.
         let left_behind = self.is_elsewhere();
-        let (failed, retry, cause, rejected) = self.with(|inner| {
+        let (times, retry, cause, rejected) = self.with(|inner| {
             let cause = inner.state.cause().unwrap_or(Cause::PeerClosed);
-            (inner.up.is_none(), inner.retry, cause, inner.rejected)
+            let idle_ms = u64::try_from(inner.idle_ms()).unwrap_or(0);
+            let heard_ms = self.ni.now_ms().saturating_sub(idle_ms);
+            let lived_ms = inner.up.map(|_| inner.lived_ms);
+            ((lived_ms, heard_ms), inner.retry, cause, inner.rejected)
         });
+        let was_up = times.0.is_some();
         if !self.wait_for_drep() {
             self.free_id();
         }
@@ -440,12 +444,12 @@ impl Conn {
             seen.unsaid();
         }
         if retry.is_none() {
-            let noted = seen.ended(self.nid(), self.active, !failed, cause, rejected);
-            self.with(|inner| inner.stats.over(!failed, cause, rejected));
-            log::conn_over(self.nid(), cause, !failed, noted);
+            let noted = seen.ended(self.nid(), self.active, was_up, cause, rejected);
+            self.with(|inner| inner.stats.over(was_up, cause, rejected));
+            log::conn_over(self.nid(), cause, was_up, noted);
         }
         let moved = left_behind || cause == Cause::Moved;
-        self.peer.released(self, failed, retry, cause, moved);
+        self.peer.released(self, times, retry, cause, moved);
     }
 }
 
@@ -583,18 +587,6 @@ impl Conn {
     /// Returns whether this node is the active side.
     pub(crate) fn is_active(&self) -> bool {
         self.active
-    }
-
-    /// Returns when the last valid message was received, on the NI's clock in milliseconds.
-    pub(crate) fn heard_ms(&self) -> u64 {
-        let ago = self.with(|inner| inner.idle_ms());
-        let now_ms = self.ni.now_ms();
-        now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
-    }
-
-    /// Returns for how many milliseconds the connection existed before it closed.
-    pub(crate) fn lived_ms(&self) -> u64 {
-        self.with(|inner| inner.lived_ms)
     }
 
     /// Returns whether others are preferred, because the peer may have closed this one. Takes no lock.

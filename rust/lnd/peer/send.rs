@@ -435,29 +435,26 @@ impl Peer {
         }
     }
 
-    /// Handles the release of a connection object; `moved` if the NI's address is on another device than before. Called
-    /// by the blocking worker of the connection, as its last step.
+    /// Handles the release of a connection object, which was established for `lived_ms` milliseconds, unless it was a
+    /// failed attempt, and received the last valid message at `heard_ms`; `moved` if the NI's address is on another
+    /// device than before. Called by the blocking worker of the connection, as its last step.
     pub(crate) fn released(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
-        attempt_failed: bool,
+        (lived_ms, heard_ms): (Option<u64>, u64),
         retry: Option<RetryWhy>,
         cause: Cause,
         moved: bool,
     ) {
-        // Before the peer lock, because the connection lock is taken here.
-        let (heard_ms, lived_ms) = (conn.heard_ms(), conn.lived_ms());
-        {
-            let mut inner = self.inner.lock();
+        self.with(|inner| {
             inner.heard_ms = inner.heard_ms.max(heard_ms);
             inner.conns.remove(conn);
-        }
+        });
         self.end_turn(conn);
-        if attempt_failed {
+        let Some(lived_ms) = lived_ms else {
             let cause = if moved { Cause::Moved } else { cause };
-            self.attempt_over(conn.is_active(), retry, cause);
-            return;
-        }
+            return self.attempt_over(conn.is_active(), retry, cause);
+        };
         let reconnects = !cause.has(Cause::IS_WANTED) && !self.ni.is_stopping();
         let lost = self.ni.passage() != SendPolicy::Open;
         let now_ms = self.ni.now_ms();
