@@ -191,6 +191,11 @@ impl Hca {
         Arc::new(hca, GFP_KERNEL).map_err(|e| StartError::because("no memory")(e.into()))
     }
 
+    /// Returns whether it is port `port` of `device`.
+    pub(crate) fn is_at(&self, device: &Device, port: u32) -> bool {
+        self.device.same(device) && self.port == port
+    }
+
     /// Returns whether the device has GIDs for addresses of the interface, as over RoCE. The GIDs follow these
     /// addresses.
     pub(crate) fn has_gids(&self) -> bool {

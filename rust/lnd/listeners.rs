@@ -263,7 +263,7 @@ impl Iface {
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
-        let hca = match new.filter(|hca| hca.device.same(&device) && hca.port == port) {
+        let hca = match new.filter(|hca| hca.is_at(&device, port)) {
             Some(hca) => hca,
             None => self.make_hca(device, port)?,
         };
@@ -330,9 +330,7 @@ impl Iface {
             return AddrLocation::Nowhere;
         };
         match device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)) {
-            Ok((device, port)) if device.same(&hca.device) && port == hca.port => {
-                AddrLocation::Here
-            }
+            Ok((device, port)) if hca.is_at(&device, port) => AddrLocation::Here,
             Ok(_) => AddrLocation::Elsewhere,
             Err(_) => AddrLocation::Nowhere,
         }
@@ -343,16 +341,17 @@ impl Iface {
     /// unusable, the NIs have none, and search for one as after a removal. May sleep.
     pub(crate) fn follow_address(self: &Arc<Self>, user: &Arc<LnetNi>) {
         let mut there = self.bound.lock();
-        if Self::locate(user) != AddrLocation::Elsewhere {
-            // Another NI with this address was here first.
-            return;
-        }
         let ni = &user.ni;
-        let found = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)).map_err(cannot_listen);
-        let new = found.and_then(|(device, port)| self.make_hca(device, port));
-        let Some(BoundAddr { hca: old, listener }) = there.take() else {
+        let Ok((device, port)) = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)) else {
             return;
         };
+        // Another NI with this address may have been here first.
+        let Some(BoundAddr { hca: old, listener }) =
+            there.take_if(|bound| !bound.hca.is_at(&device, port))
+        else {
+            return;
+        };
+        let new = self.make_hca(device, port);
         // Peers that send a request from here until the end find no listener.
         drop(listener);
         match new.and_then(|new| self.listen(ni, Some(new))) {
@@ -377,9 +376,7 @@ impl Iface {
     /// if not at the same moment. NIs of another net do not count either, because they may lead to other nodes. `hca`
     /// is `None` if `ni` has no device.
     pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
-        let same = |other: &Hca| {
-            hca.is_some_and(|hca| other.device.same(&hca.device) && other.port == hca.port)
-        };
+        let same = |other: &Hca| hca.is_some_and(|hca| other.is_at(&hca.device, hca.port));
         let list = self.ifaces.list.lock();
         let mut others = list.iter().map(|other| &other.ni);
         others.any(|other| {

@@ -121,7 +121,7 @@ impl Conn {
         }
         let (found, wanted) = (id.device(), self.hca());
         if let (Some(found), Ok(wanted)) = (found, wanted) {
-            if !found.same(&wanted.device) || id.port() != wanted.port {
+            if !wanted.is_at(&found, id.port()) {
                 // The address has moved to another device, or the NI has just followed it.
                 self.end(Cause::Moved);
                 self.ni.way(|way| way.address.recheck(self.ni.now_ms()));
