@@ -102,6 +102,9 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peers = peers.saturating_add(1);
         waiting = waiting.saturating_add(peer.snapshot().waiting);
     });
+    let lingering = all.nr_lingering();
+    // The NI has a share itself.
+    let live = usize::try_from(ni.live_count()).unwrap_or(0);
     // The port is queried for the next reader: firmware may hang, and must not block readers.
     ni.check_device();
     let hca = ni.hca().ok();
@@ -110,12 +113,12 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let regions = hca.map(|hca| hca.regions.view()).unwrap_or_default();
     write!(
         f,
-        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} lingering={} link={}",
+        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} \
+         lingering={lingering} link={}",
         ni.nid,
         ni.stamp,
         device.as_ref().map_or("none", |name| name.as_str()),
-        all.conns(),
-        all.nr_lingering(),
+        live.saturating_sub(lingering).saturating_sub(1),
         match hca {
             None => "none",
             Some(_) if ni.way(|way| way.is_open()) => "up",

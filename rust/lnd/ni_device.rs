@@ -437,13 +437,8 @@ impl NiDevice {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
         // Connections that waited for a route send their DREQ now, or never will.
-        self.routes_changed();
-        step.again_ms
-    }
-
-    /// Lets each CM id that waits check for a route.
-    fn routes_changed(&self) {
         self.peers.for_each_lingering(Conn::look_for_route);
+        step.again_ms
     }
 
     /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May
@@ -471,7 +466,7 @@ impl NiDevice {
             LinkAction::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
         }
         if !open || todo == LinkAction::Reconnect {
-            self.routes_changed();
+            self.peers.for_each_lingering(Conn::look_for_route);
         }
         (!open).then_some(LOOK_MS)
     }
@@ -496,7 +491,11 @@ impl NiDevice {
                 .for_each_conn(|conn| conn.end(Cause::AddressChanged));
         }
         if self.ni.way(|way| way.has_smaller_mtu(port.mtu)) {
-            self.peers.for_each_conn(|conn| conn.fit_mtu(port.mtu));
+            self.peers.for_each_conn(|conn| {
+                if conn.path_mtu() > port.mtu {
+                    conn.end(Cause::PathMtu);
+                }
+            });
         }
     }
 
@@ -537,7 +536,8 @@ impl WorkItem<PEERS> for NiDevice {
                     .for_each_conn(|conn| conn.finish(Cause::LinkDown));
             }
             // An answered DREQ proves that the message left this node.
-            let mut busy = this.peers.are_busy();
+            let mut busy = false;
+            this.peers.for_each_conn(|_| busy = true);
             this.peers
                 .for_each_lingering(|conn| busy |= !conn.is_mute());
             let now_ms = this.ni.now_ms();

@@ -461,13 +461,6 @@ impl Conn {
         }
     }
 
-    /// Closes the connection if its path MTU is larger than `mtu` bytes.
-    pub(crate) fn fit_mtu(self: &Arc<Self>, mtu: u32) {
-        if self.path_mtu() > mtu {
-            self.end(Cause::PathMtu);
-        }
-    }
-
     /// Returns for how long its queue pair retransmits a packet that is not acknowledged, in milliseconds. `None`: not
     /// known yet.
     pub(crate) fn transport_ms(&self) -> Option<u64> {

@@ -228,22 +228,6 @@ impl Peers {
         });
         older
     }
-
-    /// Returns the number of connection objects, without those of which only the CM id is left.
-    pub(crate) fn conns(&self) -> i32 {
-        let parting = i32::try_from(self.nr_lingering()).unwrap_or(0);
-        // One share is the NI's own.
-        let live = self.ni.live_count().saturating_sub(1);
-        live.saturating_sub(parting)
-    }
-
-    /// Returns whether there are connections, without those of which only the CM id is left.
-    pub(crate) fn are_busy(&self) -> bool {
-        let mut busy = false;
-        self.table
-            .for_each(|peer| busy |= peer.with(|inner| inner.objects()) > 0);
-        busy
-    }
 }
 
 /// Position of a walk over the peers or connections of an NI. LNet lists them by asking for number 0, 1, 2 and so on
@@ -349,8 +333,8 @@ impl Peer {
         let ni = &peers.ni;
         let inner = PeerInner {
             policy: Policy::default(),
-            conns: ConnList::EMPTY,
-            pending: PendingList::EMPTY,
+            conns: ConnList::default(),
+            pending: PendingList::default(),
             flushing: false,
             gone: false,
             last_cause: None,
@@ -441,7 +425,7 @@ impl Peer {
     pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
         let waiting = self.with(|inner| {
             inner.policy.no_more();
-            inner.pending.take()
+            core::mem::take(&mut inner.pending)
         });
         waiting.fail(&self.ni, cause);
         self.for_each_conn(|conn| conn.end(cause));
@@ -450,7 +434,7 @@ impl Peer {
 
     /// Fails the waiting messages, because LNet has another path for them.
     pub(crate) fn refuse_waiting(&self) {
-        let waiting = self.with(|inner| inner.pending.take());
+        let waiting = self.with(|inner| core::mem::take(&mut inner.pending));
         waiting.fail(&self.ni, self.ni.way(|way| way.why()));
     }
 
@@ -481,7 +465,8 @@ impl Peer {
             }
             inner.gone = true;
             self.peers.line.lock().forget(&mut inner.turn);
-            (inner.pending.take(), inner.heard_ms, inner.last_cause)
+            let waiting = core::mem::take(&mut inner.pending);
+            (waiting, inner.heard_ms, inner.last_cause)
         };
         let _ = work::cancel::<Self, PENDING>(self);
         let _ = work::cancel::<Self, RETRY>(self);
@@ -506,6 +491,7 @@ impl PeerInner {
 }
 
 /// Connections of a peer, in any state. The caller holds the peer lock.
+#[derive(Default)]
 struct ConnList {
     all: KVec<Arc<Conn>>,
     /// Place of the connection that had the last turn.
@@ -513,11 +499,6 @@ struct ConnList {
 }
 
 impl ConnList {
-    const EMPTY: Self = Self {
-        all: KVec::new(),
-        next: 0,
-    };
-
     /// Lists a new connection object, and assigns the lowest unused index. Any context.
     fn add(&mut self, conn: &Arc<Conn>) -> Result {
         let has = |index: &u32| self.all.iter().any(|conn| conn.index() == *index);
@@ -592,13 +573,12 @@ impl Pending {
 /// List of waiting messages, in order. Linking and unlinking cannot fail, and is done under the peer lock; a message is
 /// allocated and finalized without it. The list is short, because LNet's credits limit it, and off the fast path. So
 /// appending walks the list.
+#[derive(Default)]
 struct PendingList {
     head: Option<KBox<Pending>>,
 }
 
 impl PendingList {
-    const EMPTY: Self = Self { head: None };
-
     fn is_empty(&self) -> bool {
         self.head.is_none()
     }
@@ -645,10 +625,6 @@ impl PendingList {
         Self {
             head: core::mem::replace(&mut self.head, rest),
         }
-    }
-
-    fn take(&mut self) -> Self {
-        core::mem::replace(self, Self::EMPTY)
     }
 
     /// Finalizes every message for its own cause, otherwise for `cause`. Process context, no lock held.

@@ -174,7 +174,7 @@ impl Peer {
     /// is released.
     fn flush(self: &Arc<Self>, conn: Arc<Conn>, own: bool) {
         // Finalized last, because LNet may be slow with them, and others wait.
-        let mut failed = PendingList::EMPTY;
+        let mut failed = PendingList::default();
         let mut next = Some(conn);
         let mut most = usize::MAX;
         // Not by recursion: all of many connections may be closed and still be listed.
