@@ -369,10 +369,11 @@ impl Conn {
         }
     }
 
-    /// Sends the messages that wait for a connection: over this one, unless it ends. After [`Conn::publish`], so that
-    /// LNet has the peer's messages meanwhile. Calls LNet.
+    /// Sends the messages that wait for a connection: over this one, unless it ends. Requests further connections that
+    /// are due. After [`Conn::publish`], so that LNet has the peer's messages meanwhile. Calls LNet.
     pub(super) fn flush_pending(self: &Arc<Self>) {
         let stays = self.with(|inner| inner.state.is_up() && inner.finishing.is_none());
-        self.peer.flush_pending(stays.then_some(self));
+        self.peer.connect_missing();
+        self.peer.serve_waiting(stays.then_some(self));
     }
 }

@@ -172,7 +172,7 @@ impl WorkItem<TIMER> for Conn {
                         if state == State::Accepting && !unasked {
                             // It may never continue: no attempt of this node waits for it.
                             this.peer.with(|inner| inner.policy.slowed());
-                            this.peer.serve_waiting();
+                            this.peer.serve_waiting(None);
                         }
                     }
                 }

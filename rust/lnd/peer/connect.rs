@@ -272,7 +272,7 @@ impl Peer {
 
     /// Schedules the missing connections, in their turn, if one of several connections exists and no attempt is under
     /// way.
-    pub(super) fn connect_missing(self: &Arc<Self>) {
+    pub(crate) fn connect_missing(self: &Arc<Self>) {
         if !self.ni.is_listed() || self.ni.is_stopping() {
             return;
         }

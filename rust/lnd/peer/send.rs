@@ -159,28 +159,31 @@ impl Peer {
         inner.pending.push_back(pending);
         self.arm_pending_timer(&inner);
         drop(inner);
-        self.serve_waiting();
+        self.serve_waiting(None);
         if !self.ni.is_listed() {
             self.drop_retry(Cause::Shutdown);
         }
         Ok(())
     }
 
-    /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits. Does
-    /// nothing if another thread does this.
+    /// Hands waiting messages in order to a connection, and if that is closed to the next connection, until none waits.
+    /// If there is no connection, starts an attempt. Does nothing if another thread hands messages over. May take long,
+    /// because LNet may send another message from inside.
     ///
-    /// `own`: the caller is the blocking worker of `conn`, and delays its close. If `conn` is closed, only the messages
-    /// that wait at that moment go over the next connection. Later messages are sent by their senders, or when `conn`
-    /// is released.
-    fn flush(self: &Arc<Self>, conn: Arc<Conn>, own: bool) {
+    /// `own`: the caller is the blocking worker of that connection, which goes first, and delays its close. If it is
+    /// closed, only the messages that wait at that moment go over the next connection. Later messages are sent by their
+    /// senders, or when it is released.
+    pub(crate) fn serve_waiting(self: &Arc<Self>, own: Option<&Arc<Conn>>) {
+        let Some(mut conn) = own.cloned().or_else(|| self.next_for_waiting()) else {
+            return;
+        };
         // Finalized last, because LNet may be slow with them, and others wait.
         let mut failed = PendingList::default();
-        let mut next = Some(conn);
         let mut most = usize::MAX;
         // Not by recursion: all of many connections may be closed and still be listed.
-        while let Some(conn) = next {
-            next = self.flush_over(&conn, most, &mut failed);
-            if own {
+        while let Some(next) = self.flush_over(&conn, most, &mut failed) {
+            conn = next;
+            if own.is_some() {
                 most = self.with(|inner| inner.pending.len());
             }
         }
@@ -232,13 +235,6 @@ impl Peer {
         }
         self.with(|inner| inner.flushing = false);
         None
-    }
-
-    /// Finds a connection for the waiting messages: an established one, or a new one.
-    pub(crate) fn serve_waiting(self: &Arc<Self>) {
-        if let Some(conn) = self.next_for_waiting() {
-            self.flush(conn, false);
-        }
     }
 
     /// Returns an established connection if messages wait. If there is none, starts an attempt; if the link is down, or
@@ -349,7 +345,7 @@ impl WorkItem<RETRY> for Peer {
             (0..attempts).for_each(|_| this.attempt(turn));
         } else if attempts == 0 {
             // Messages may wait for the release of a connection, which is running at this moment.
-            this.serve_waiting();
+            this.serve_waiting(None);
             // LNet deletes the NI: the cause of the last attempt, which may have been the peer's, is not why messages
             // fail.
             this.forget((!listed).then_some(Cause::Shutdown), true);
@@ -389,8 +385,8 @@ impl Peer {
         self.forget(Some(self.ni.way(|way| way.why())), true);
     }
 
-    /// Publishes a connection that was just established. The caller calls [`Peer::flush_pending`] next, for the
-    /// messages that wait. Called by the connection's control worker.
+    /// Publishes a connection that was just established. The waiting messages are handed over next, by
+    /// [`Peer::serve_waiting`]. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, stamp: u64) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
@@ -422,17 +418,6 @@ impl Peer {
                 other.doubt(false);
             }
         });
-    }
-
-    /// Sends the waiting messages over `conn`, which was established. `None`: `conn` is already closing, so waiting
-    /// messages go over another connection, or wait for one. Requests further connections that are due. Called by the
-    /// blocking worker of `conn`; may take long, because LNet may send another message from inside.
-    pub(crate) fn flush_pending(self: &Arc<Self>, conn: Option<&Arc<Conn>>) {
-        self.connect_missing();
-        match conn {
-            Some(conn) => self.flush(conn.clone(), true),
-            None => self.serve_waiting(),
-        }
     }
 
     /// Handles the release of a connection object, which was established for `lived_ms` milliseconds, unless it was a
@@ -483,7 +468,7 @@ impl Peer {
             self.connect_missing();
         }
         // Messages that arrived while the connection was closing need another one.
-        self.serve_waiting();
+        self.serve_waiting(None);
         self.forget(Some(cause), true);
     }
 }
