@@ -15,7 +15,6 @@ use kernel::{
 };
 
 use super::{
-    conn::Conn,
     ni::Ni,
     peer::{
         Peer,
@@ -43,7 +42,6 @@ use crate::{
     proto::nid::Nid,
     rdma::{
         atomic::Relaxed,
-        cm_path::Path,
         debugfs::{
             Dir,
             File,
@@ -193,81 +191,18 @@ fn show_peer(peer: &Peer, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::
     let mut shown = Ok(());
     peer.for_each_conn(|conn| {
         if shown.is_ok() {
-            shown = show_conn(conn, list, f);
+            shown = conn.show(list, f);
         }
     });
     shown
 }
 
-// The copy of a connection's state is large for the stack of the caller.
-#[inline(never)]
-fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // The table or the list may have shrunk meanwhile, so that the walk visits a peer or a connection twice.
-    let Some(view) = conn.view(list) else {
-        return Ok(());
-    };
-    let (credits, [free_of_credit, unreserved, main]) = (view.credits, view.queued);
-    write!(
-        f,
-        "conn={} role={} state={:?} depth={} credits={} outstanding={} reserved={} peer_held={} noops={}",
-        conn.nid(),
-        role(view.active),
-        view.state,
-        credits.depth(),
-        credits.credits(),
-        credits.outstanding(),
-        credits.reserved(),
-        credits.peer_held(),
-        credits.noops(),
-    )?;
-    write!(
-        f,
-        " q_main={main} q_nocred={free_of_credit} q_unreserved={unreserved} \
-         with_lnet={} sq_free={} recvs={} idle_ms={}",
-        view.with_lnet, view.sq_free, view.recvs, view.idle_ms,
-    )?;
-    view.counts.show(false, f)?;
-    let (oldest_ms, waits_for) = view.oldest;
-    write!(
-        f,
-        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} suspect={} number={}",
-        view.qpn,
-        view.peer_qpn,
-        view.path.mtu.unwrap_or(0),
-        u8::from(view.doubted),
-        view.number,
-    )?;
-    show_path(&view.path, f)?;
-    write!(f, " active_txs={} cause={}", view.active_txs, view.cause)?;
-    view.counts.show(true, f)?;
-    writeln!(f)
-}
-
-fn role(active: bool) -> &'static str {
+/// Returns which side of a connection this node is.
+pub(crate) fn role(active: bool) -> &'static str {
     match active {
         true => "active",
         false => "passive",
     }
-}
-
-fn show_path(path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for (key, gid) in [("sgid", path.sgid), ("dgid", path.dgid)] {
-        match gid {
-            Some(gid) => write!(f, " {key}={gid}")?,
-            None => write!(f, " {key}=none")?,
-        }
-    }
-    write!(f, " port={}", path.port)?;
-    for (key, n) in [
-        ("tos", path.tos),
-        ("sl", path.sl),
-        ("retry_count", path.retry_count),
-        ("rnr_retry_count", path.rnr_retry_count),
-        ("ack_timeout", path.ack_timeout),
-    ] {
-        write!(f, " {key}={}", n.map_or(-1, i16::from))?;
-    }
-    Ok(())
 }
 
 /// NID as text: `none` for requests for none of the NIs, or another word if a NID is missing.

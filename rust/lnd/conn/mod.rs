@@ -34,7 +34,7 @@
 //! | [`cm`] | events of the CM; messages of the CM at the end, and the wait of the id | its work queue; work items |
 //! | [`tx_payload`] | payload of a transmit, with its sink here or at the peer, to its end | owned by a transmit |
 //! | [`rx`] | received message | any |
-//! | [`snapshot`] | state for debugfs | process context |
+//! | [`show`] | line in debugfs | process context |
 //!
 //! # Invariants
 //!
@@ -161,7 +161,7 @@ mod rx;
 mod rx_queue;
 mod send;
 mod setup;
-pub(crate) mod snapshot;
+mod show;
 mod tx_payload;
 mod upcall;
 mod workers;
