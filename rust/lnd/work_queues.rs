@@ -22,9 +22,8 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Relaxed,
+            Full,
             Release, //
         },
         Arc,
@@ -111,11 +110,6 @@ impl DeviceEntry {
     pub(crate) fn unanswered(&self) -> &OwnedQueue {
         self.unanswered.as_ref().unwrap_or(&self.blocking)
     }
-
-    /// Returns the use of queues that are marked as used. It ends with the last reference, or if this fails.
-    fn queues(self: Arc<Self>) -> Result<DeviceQueues> {
-        Ok(Arc::new(DeviceQueuesGuard(self), GFP_KERNEL)?)
-    }
 }
 
 impl WorkQueues {
@@ -146,16 +140,14 @@ impl WorkQueues {
     ///
     /// `ENOMEM`.
     pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
-        let free = |one: &&Arc<DeviceEntry>| {
-            one.unanswered.is_some() == waits && !one.is_used.load(Acquire)
+        let take = |one: &&Arc<DeviceEntry>| {
+            one.unanswered.is_some() == waits && !one.is_used.xchg(true, Full)
         };
-        let take = |one: &Arc<DeviceEntry>| {
-            one.is_used.store(true, Relaxed);
-            one.clone()
-        };
-        let unused = self.devices.lock().iter().find(free).map(take);
+        let unused = self.devices.lock().iter().find(take).cloned();
+        // The use ends with the last reference, or if this fails.
+        let queues = |one| Ok(Arc::new(DeviceQueuesGuard(one), GFP_KERNEL)?);
         if let Some(one) = unused {
-            return one.queues();
+            return queues(one);
         }
         // Without the mutex: the thread of a new queue may have to wait for memory, and another device finds its unused
         // queues meanwhile.
@@ -174,7 +166,7 @@ impl WorkQueues {
         };
         let one = Arc::new(one, GFP_KERNEL)?;
         self.devices.lock().push(one.clone(), GFP_ATOMIC)?;
-        one.queues()
+        queues(one)
     }
 
     /// Waits for all queued items, and for handlers that are about to leave the module's code. May sleep.
