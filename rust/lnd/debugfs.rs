@@ -108,7 +108,7 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let hca = ni.hca().ok();
     let hca = hca.as_ref();
     let device = hca.map(|hca| hca.device.name());
-    let regions = hca.map(|hca| hca.regions.view()).unwrap_or_default();
+    let regions = hca.map(|hca| hca.shares.regions.view()).unwrap_or_default();
     write!(
         f,
         "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} \

@@ -11,7 +11,7 @@ use kernel::{
     }, //
 };
 
-use super::work_queues::DeviceQueues;
+use super::work_queues::DeviceShares;
 use crate::{
     lnet::StartError,
     policy::{
@@ -57,11 +57,9 @@ pub(crate) const INLINE_UNKNOWN: u32 = 1 << 16;
 pub(crate) struct Hca {
     pub(crate) device: ARef<Device>,
     pub(crate) pd: Arc<Pd>,
-    /// Memory regions that all interfaces of the device share.
-    pub(crate) regions: Arc<Regions>,
     pub(crate) attrs: DeviceAttrs,
-    /// Work queues of the device; all its interfaces share them.
-    pub(crate) queues: DeviceQueues,
+    /// Work queues and memory regions, which all addresses on the device share.
+    pub(crate) shares: Arc<DeviceShares>,
     pub(crate) port: u32,
     /// Number of pages that one memory region covers.
     pub(crate) mr_pages: u32,
@@ -84,37 +82,21 @@ pub(crate) struct Hca {
     pub(crate) active: Atomic<bool>,
 }
 
-/// Objects that all addresses on one device share.
-#[derive(Clone)]
-pub(crate) struct DeviceShares {
-    pub(crate) device: ARef<Device>,
-    pub(crate) regions: Arc<Regions>,
-    pub(crate) queues: DeviceQueues,
-}
-
-impl DeviceShares {
-    /// Creates the memory regions of the device, shared as [`crate::policy::mr_quota`] specifies. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(device: ARef<Device>, queues: DeviceQueues) -> Result<Self> {
-        let bound = mr_quota::bound(device.attrs().max_mr);
-        let regions = Regions::new(bound, |usage, failed| {
-            let need = MrDemand {
-                bound: usage.limit,
-                there: usage.allocated,
-                users: usage.users,
-                held: usage.held,
-            };
-            need.idle_from(failed)
-        })?;
-        Ok(Self {
-            device,
-            regions,
-            queues,
-        })
-    }
+/// Creates the memory regions of a device, shared as [`crate::policy::mr_quota`] specifies. May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn regions(device: &Device) -> Result<Arc<Regions>> {
+    Regions::new(mr_quota::bound(device.attrs().max_mr), |usage, failed| {
+        let need = MrDemand {
+            bound: usage.limit,
+            there: usage.allocated,
+            users: usage.users,
+            held: usage.held,
+        };
+        need.idle_from(failed)
+    })
 }
 
 /// Returns the number of pages that one memory region covers, and their size.
@@ -153,8 +135,11 @@ impl Hca {
     /// # Errors
     ///
     /// The reason for LNet if the device is unusable, or memory is missing.
-    pub(crate) fn new(port: u32, shares: DeviceShares) -> Result<Arc<Self>, StartError> {
-        let device = shares.device;
+    pub(crate) fn new(
+        device: ARef<Device>,
+        port: u32,
+        shares: Arc<DeviceShares>,
+    ) -> Result<Arc<Self>, StartError> {
         let attrs = device.attrs();
         let (mr_pages, mr_page) = region_pages(&attrs)?;
         let pd = Pd::alloc(device.clone())
@@ -174,8 +159,7 @@ impl Hca {
             device,
             reserves,
             pd,
-            regions: shares.regions,
-            queues: shares.queues,
+            shares,
             attrs,
             port,
             mr_pages,

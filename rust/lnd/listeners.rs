@@ -35,7 +35,7 @@ use kernel::{
 use super::{
     conn::Conn,
     hca::{
-        DeviceShares,
+        self,
         Hca, //
     },
     log,
@@ -49,7 +49,10 @@ use super::{
         conn_latency, //
     },
     timestamp::Timestamp,
-    work_queues::WorkQueues, //
+    work_queues::{
+        DeviceShares,
+        WorkQueues, //
+    }, //
 };
 use crate::{
     lnet::{
@@ -128,9 +131,9 @@ pub(crate) struct Iface {
     /// Device that has the address, while an NI uses it. Held over commands of that device.
     #[pin]
     bound: Mutex<Option<BoundAddr>>,
-    /// Objects that all addresses on the device share.
+    /// Device, and objects that all addresses on it share.
     #[pin]
-    shares: Mutex<Option<DeviceShares>>,
+    shares: Mutex<Option<(ARef<Device>, Arc<DeviceShares>)>>,
     /// Set while the device is being removed, or if it cannot be used any more.
     removed: Atomic<bool>,
     /// All NIs, with the users of this address. No cycle remains: an NI that stops leaves the list.
@@ -284,21 +287,22 @@ impl Iface {
                 let list = self.ifaces.list.lock();
                 let there = list.iter().find_map(|ni| {
                     let shares = ni.iface.shares.lock();
-                    let same = shares.as_ref().filter(|shares| shares.device.same(&device));
-                    same.cloned()
+                    let same = shares.as_ref().filter(|(of, _)| of.same(&device));
+                    same.map(|(_, shares)| shares.clone())
                 });
                 if let Some(shares) = there.or_else(|| new.take()) {
-                    let old = self.shares.lock().replace(shares.clone());
-                    break (shares, old);
+                    let now = (device.clone(), shares.clone());
+                    break (shares, self.shares.lock().replace(now));
                 }
             }
             // Without the mutex, which the checks of all NIs take: memory may be there only when one of them has opened
             // its link.
-            let queues = self.ifaces.workers.for_device(device.is_iwarp(port));
-            let shares = queues.and_then(|queues| DeviceShares::new(device.clone(), queues));
+            let workers = &self.ifaces.workers;
+            let shares = hca::regions(&device)
+                .and_then(|regions| workers.for_device(regions, device.is_iwarp(port)));
             new = Some(shares.map_err(no_memory)?);
         };
-        Hca::new(port, shares)
+        Hca::new(device, port, shares)
     }
 
     /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests

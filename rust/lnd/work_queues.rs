@@ -32,6 +32,7 @@ use kernel::{
 };
 
 use crate::rdma::{
+    mr_sharing::Regions,
     rcu_map,
     work::{
         self,
@@ -84,22 +85,23 @@ pub(crate) struct DeviceEntry {
     is_used: Atomic<bool>,
 }
 
-/// Queues of a device. No other device gets them before the last reference is dropped: items that are left on a device
-/// that hangs delay no other device.
-pub(crate) type DeviceQueues = Arc<DeviceQueuesGuard>;
+/// Objects that all addresses on one device share. No other device gets the queues before this is dropped: items that
+/// are left on a device that hangs delay no other device.
+pub(crate) struct DeviceShares {
+    /// Memory regions.
+    pub(crate) regions: Arc<Regions>,
+    queues: Arc<DeviceEntry>,
+}
 
-/// Use of queues by one device.
-pub(crate) struct DeviceQueuesGuard(Arc<DeviceEntry>);
-
-impl Deref for DeviceQueuesGuard {
+impl Deref for DeviceShares {
     type Target = DeviceEntry;
 
     fn deref(&self) -> &DeviceEntry {
-        &self.0
+        &self.queues
     }
 }
 
-impl Drop for DeviceQueuesGuard {
+impl Drop for DeviceShares {
     fn drop(&mut self) {
         self.is_used.store(false, Release);
     }
@@ -133,21 +135,25 @@ impl WorkQueues {
         )
     }
 
-    /// Returns queues for a device: the first unused ones of their kind, or new ones. `waits`: items wait for the other
-    /// side. May sleep.
+    /// Returns the objects for a device with these memory regions. Its queues are the first unused ones of their kind, or
+    /// new ones. `waits`: items wait for the other side. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
+    pub(crate) fn for_device(
+        &self,
+        regions: Arc<Regions>,
+        waits: bool,
+    ) -> Result<Arc<DeviceShares>> {
         let take = |one: &&Arc<DeviceEntry>| {
             one.unanswered.is_some() == waits && !one.is_used.xchg(true, Full)
         };
         let unused = self.devices.lock().iter().find(take).cloned();
         // The use ends with the last reference, or if this fails.
-        let queues = |one| Ok(Arc::new(DeviceQueuesGuard(one), GFP_KERNEL)?);
+        let shares = |queues| Ok(Arc::new(DeviceShares { regions, queues }, GFP_KERNEL)?);
         if let Some(one) = unused {
-            return queues(one);
+            return shares(one);
         }
         // Without the mutex: the thread of a new queue may have to wait for memory, and another device finds its unused
         // queues meanwhile.
@@ -166,7 +172,7 @@ impl WorkQueues {
         };
         let one = Arc::new(one, GFP_KERNEL)?;
         self.devices.lock().push(one.clone(), GFP_ATOMIC)?;
-        queues(one)
+        shares(one)
     }
 
     /// Waits for all queued items, and for handlers that are about to leave the module's code. May sleep.

@@ -87,7 +87,7 @@ use super::{
         conn_latency::ConnStats, //
     },
     timestamp::Timestamp,
-    work_queues::DeviceQueues, //
+    work_queues::DeviceShares, //
 };
 use crate::{
     lnet::{
@@ -433,7 +433,7 @@ pub(crate) struct Conn {
     near: bool,
     made_with: Settings,
     /// Queues of its workers: shared by all connections of the device.
-    queues: DeviceQueues,
+    queues: Arc<DeviceShares>,
     #[pin]
     inner: SpinLockBh<Inner>,
     /// Events that the queue pair reports, possibly in hard interrupt context; set until the control worker sees it.
@@ -504,7 +504,7 @@ impl Conn {
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
-        let queues = hca.queues.clone();
+        let queues = hca.shares.clone();
         let live = ni.live()?;
         // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
         let now = Timestamp::now();

@@ -289,7 +289,7 @@ impl Conn {
                 nr_mrs: queue_sizes::memory_regions(depth, self.ni.given_by_lnet()),
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
-            let on = (&hca.pd, &hca.regions);
+            let on = (&hca.pd, &hca.shares.regions);
             let made = Qp::create(id, on, self.cpu.number(), &config, self.clone());
             let (smaller, next) = (
                 queue_sizes::smaller_inline(inline),
