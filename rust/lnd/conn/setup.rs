@@ -20,7 +20,8 @@ use super::{
         new_slots,
         GROW_BY, //
     },
-    Conn, //
+    Conn,
+    Inner, //
 };
 use crate::{
     lnd::{
@@ -354,7 +355,8 @@ impl Conn {
             }
             inner.known.stamp
         });
-        self.peer.established(self, stamp);
+        let stale = self.peer.established(self, stamp);
+        self.compare_others(stamp, stale);
         let leaves = self.with(|inner| {
             inner.is_published = true;
             inner.state.add_steps(Actions::HAND_OVER);
@@ -367,6 +369,40 @@ impl Conn {
             // The code that closed all other connections may have run before the peer listed this one.
             self.finish(self.ni.way(|way| way.why()));
         }
+    }
+
+    /// Closes the older of two connections to different incarnations of the peer, now that this one is established, to
+    /// the incarnation `stamp`. Probes the other connections if the peer has requested this one, and closes an attempt
+    /// of this node whose request is `stale`: the peer has connected meanwhile.
+    fn compare_others(self: &Arc<Self>, stamp: u64, stale: bool) {
+        // The walk begins with the connections that were listed last. The request of a passive connection came when the
+        // connection was listed. So the incarnation of connections listed later is not older, even if this one waited
+        // long for the first message of the peer.
+        let mut is_later = !self.active;
+        self.peer.for_each_conn(|other| {
+            is_later &= !Arc::ptr_eq(other, self);
+            let (old, new) = if is_later {
+                (self, other)
+            } else {
+                (other, self)
+            };
+            let differs =
+                |inner: &mut Inner| inner.state.is_up() && inner.identity.peer_stamp != stamp;
+            // A third host that sends into a queue pair may have guessed its number, unless one side certainly has the
+            // other's answer.
+            let is_confirmed = || new.over_tcp || new.with(|inner| inner.connected);
+            let is_over = || is_confirmed() || old.is_doubted.load(Relaxed);
+            if self.with(|inner| inner.state.is_up()) && other.with(differs) && is_over() {
+                old.end(Cause::PeerRestarted);
+            } else if !self.active && !Arc::ptr_eq(other, self) {
+                other.with(|inner| {
+                    if other.active && stale && inner.state.is_attempt() {
+                        other.step(inner, ConnEvent::Fail(Cause::Overtaken));
+                    }
+                });
+                other.doubt(false);
+            }
+        });
     }
 
     /// Sends the messages that wait for a connection: over this one, unless it ends. Requests further connections that

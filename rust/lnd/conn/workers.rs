@@ -536,14 +536,6 @@ impl Conn {
         self.with(|inner| inner.turn.take())
     }
 
-    /// Closes the connection if it is still an attempt, because the peer has connected meanwhile.
-    pub(crate) fn overtaken(self: &Arc<Self>) {
-        let mut guard = self.inner.lock();
-        if guard.state.is_attempt() {
-            self.step(&mut guard, ConnEvent::Fail(Cause::Overtaken));
-        }
-    }
-
     /// Probes the peer, which may have closed this connection, and its DREQ got lost; or another connection of the peer
     /// broke. Other connections are preferred until the peer is heard on this one, or acknowledges the probe, a NOOP.
     /// If it does neither, the transport's retries end the connection.
@@ -561,30 +553,9 @@ impl Conn {
         }
     }
 
-    /// Returns whether the connection is established and not closing.
-    pub(crate) fn is_up(&self) -> bool {
-        self.with(|inner| inner.state.is_up())
-    }
-
-    /// Returns whether it is established, and with an incarnation of the peer other than `stamp`.
-    pub(crate) fn is_stale(&self, stamp: u64) -> bool {
-        self.with(|inner| inner.state.is_up() && inner.identity.peer_stamp != stamp)
-    }
-
-    /// Returns whether one side certainly has the other's answer. Otherwise a third host may have sent into the queue
-    /// pair.
-    pub(crate) fn is_confirmed(&self) -> bool {
-        self.over_tcp || self.with(|inner| inner.connected)
-    }
-
     /// Returns whether this node is the active side.
     pub(crate) fn is_active(&self) -> bool {
         self.active
-    }
-
-    /// Returns whether others are preferred, because the peer may have closed this one. Takes no lock.
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.is_doubted.load(Relaxed)
     }
 
     /// Sets whether new messages may use the connection. Takes no lock.
@@ -598,10 +569,11 @@ impl Conn {
         self.is_usable.load(Relaxed)
     }
 
-    /// Returns whether new messages may use the connection, and the peer is not silent on it. Takes no lock.
+    /// Returns whether new messages may use the connection, and others are not preferred, because the peer may have
+    /// closed this one. Takes no lock.
     #[inline]
     pub(crate) fn is_sound(&self) -> bool {
-        self.is_usable() && !self.is_doubted()
+        self.is_usable() && !self.is_doubted.load(Relaxed)
     }
 
     /// Sets the index that distinguishes the connection from the others of the peer. Takes no lock.

@@ -386,38 +386,17 @@ impl Peer {
     }
 
     /// Publishes a connection that was just established. The waiting messages are handed over next, by
-    /// [`Peer::serve_waiting`]. Called by the connection's control worker.
-    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, stamp: u64) {
+    /// [`Peer::serve_waiting`]. Returns whether the last request of this node is so old that it was lost. Called by the
+    /// connection's control worker.
+    pub(crate) fn established(&self, conn: &Conn, stamp: u64) -> bool {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
-        let stale = self.with(|inner| {
+        self.with(|inner| {
             inner.policy.established(conn.is_active(), stamp);
             inner.last_cause = None;
             conn.set_usable(true);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
-        });
-        // The walk begins with the connections that were listed last. The request of a passive connection came when the
-        // connection was listed. So the incarnation of connections listed later is not older, even if `conn` waited
-        // long for the first message of the peer.
-        let mut is_later = !conn.is_active();
-        self.for_each_conn(|other| {
-            is_later &= !Arc::ptr_eq(other, conn);
-            let (old, new) = if is_later {
-                (conn, other)
-            } else {
-                (other, conn)
-            };
-            // A host that sends into a queue pair may have guessed its number.
-            let is_over = || new.is_confirmed() || old.is_doubted();
-            if conn.is_up() && other.is_stale(stamp) && is_over() {
-                old.end(Cause::PeerRestarted);
-            } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
-                if other.is_active() && stale {
-                    other.overtaken();
-                }
-                other.doubt(false);
-            }
-        });
+        })
     }
 
     /// Handles the release of a connection object, which was established for `lived_ms` milliseconds, unless it was a
