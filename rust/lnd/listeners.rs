@@ -43,7 +43,6 @@ use super::{
         Ni,
         O2ib, //
     },
-    peer::Peers,
     stats::{
         close_log::CloseStats,
         conn_latency, //
@@ -77,13 +76,11 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        constants::PeerParams,
         handshake::{
             check_ni,
             device_ready,
             parse_connreq,
-            CmSource,
-            ConnReq, //
+            CmSource, //
         },
         nid::Nid,
         reject::RejectCause as Why, //
@@ -461,44 +458,7 @@ impl Iface {
             true => Ok(()),
             false => self.taken.lock().take(from.payer(), now_ms(), units, false),
         };
-        Ok(admit(peers, &asked, known, ration)?)
-    }
-}
-
-/// Checks a request against the state of the peer and `ration` (stage 3). Counts the attempt if the request is
-/// accepted.
-fn admit(
-    peers: &Arc<Peers>,
-    asked: &ConnReq,
-    known: PeerParams,
-    ration: impl Fn() -> Result<(), Why>,
-) -> Result<Arc<Conn>, Why> {
-    let no_resources = |e: Error| Why::NoResources(e.to_errno());
-    // An unknown peer takes no memory before this check.
-    let is_known = peers.table.get(asked.src.addr()).is_some();
-    if !is_known {
-        ration()?;
-    }
-    loop {
-        let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        match peer.validate(asked, || if is_known { ration() } else { Ok(()) }) {
-            // The peer is leaving its table: after the removal, the next look-up creates a new one.
-            None => peers.remove(&peer),
-            Some(Ok(is_reborn)) => {
-                if is_reborn {
-                    // A restarted peer answers on none of them.
-                    peer.for_each_conn(|conn| conn.doubt(true));
-                }
-                return peer.open(None, known).map_err(|e| {
-                    peer.accept_failed();
-                    no_resources(e)
-                });
-            }
-            Some(Err(refusal)) => {
-                peer.forget_if_unused();
-                return Err(refusal);
-            }
-        }
+        Ok(peers.admit(&asked, known, ration)?)
     }
 }
 

@@ -135,8 +135,8 @@ impl WorkQueues {
         )
     }
 
-    /// Returns the objects for a device with these memory regions. Its queues are the first unused ones of their kind, or
-    /// new ones. `waits`: items wait for the other side. May sleep.
+    /// Returns the objects for a device with these memory regions. Its queues are the first unused ones of their kind,
+    /// or new ones. `waits`: items wait for the other side. May sleep.
     ///
     /// # Errors
     ///

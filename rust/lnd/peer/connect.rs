@@ -10,9 +10,9 @@
 //! for a retry that is no longer due, and does not delay a retry that other code wants sooner. It is not armed for a
 //! peer that is out of its table. Otherwise the NI could not be deleted before the timer has run.
 //!
-//! Context: process; may sleep, except for [`Peer::accept_failed`], which finalizes no message, and
-//! [`Peer::validate`], for which all requests to a listener wait. The lock of the queue and the lock of a rate limit
-//! nest inside the peer lock; no memory is allocated under them. A peer is called with neither held.
+//! Context: process; may sleep, except that [`Peers::admit`], for which all requests to a listener wait, finalizes no
+//! message. The lock of the queue and the lock of a rate limit nest inside the peer lock; no memory is allocated under
+//! them. A peer is called with neither held.
 //!
 //! # Invariants
 //!
@@ -48,7 +48,10 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        constants::QueueDepth,
+        constants::{
+            PeerParams,
+            QueueDepth, //
+        },
         handshake::{
             check_peer,
             ConnReq,
@@ -74,6 +77,71 @@ const CONNS_MIN: u16 = 32;
 const RECALL_SPREAD_MS: u32 = 200;
 
 impl Peers {
+    /// Checks a request against the state of the peer (stage 3), and with `ration`, which returns whether its rate
+    /// limit has room for it. Counts an accepted request, and returns its connection object.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        asked: &ConnReq,
+        known: PeerParams,
+        ration: impl Fn() -> Result<(), RejectCause>,
+    ) -> Result<Arc<Conn>, RejectCause> {
+        let no_resources = |e: Error| RejectCause::NoResources(e.to_errno());
+        // An unknown peer takes no memory before this check.
+        let is_known = self.table.get(asked.src.addr()).is_some();
+        if !is_known {
+            ration()?;
+        }
+        let wanted = self.ni.lnet.conns_per_peer();
+        loop {
+            let peer = self.get_or_add(asked.src).map_err(no_resources)?;
+            let now_ms = self.ni.now_ms();
+            let verdict = peer.with(|inner| {
+                if inner.gone {
+                    return None;
+                }
+                let conns = inner.objects();
+                let policy = &mut inner.policy;
+                let connecting_ms = now_ms.saturating_sub(inner.asked_ms);
+                let view = PeerView {
+                    stamp: (policy.known.stamp != 0).then_some(policy.known.stamp),
+                    races: policy.races,
+                    connecting_ms: policy.connecting().then_some(connecting_ms),
+                    conns,
+                    // The connections that the peer opens, and those of this node.
+                    max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
+                };
+                let checked = check_peer(asked, &view);
+                if checked == Err(RejectCause::Race) {
+                    policy.race_counted();
+                }
+                let rationed = || if is_known { ration() } else { Ok(()) };
+                let result = checked.and_then(|is_reborn| rationed().map(|()| is_reborn));
+                if result.is_ok() {
+                    policy.accepting();
+                }
+                Some(result)
+            });
+            match verdict {
+                None => {
+                    // The peer is leaving its table: after the removal, the next look-up creates a new one.
+                    self.remove(&peer);
+                    continue;
+                }
+                Some(Err(refusal)) => {
+                    peer.forget_if_unused();
+                    return Err(refusal);
+                }
+                // A restarted peer answers on none of them.
+                Some(Ok(true)) => peer.for_each_conn(|conn| conn.doubt(true)),
+                Some(Ok(false)) => {}
+            }
+            return peer.open(None, known).map_err(|e| {
+                peer.accept_failed();
+                no_resources(e)
+            });
+        }
+    }
+
     /// Ends the turn of an attempt of this node that entered with priority `claim`, and calls the next peer.
     fn leave_line(&self, claim: ConnectPriority) {
         self.line.lock().leave(claim);
@@ -128,43 +196,6 @@ impl Peer {
             inner.called_ms = self.ni.now_ms();
             self.retry_in(inner, 0);
             true
-        })
-    }
-
-    /// Checks a request against the state of the peer. Counts an accepted request here, and with `ration`, which
-    /// returns whether its rate limit has room for it. Returns the result of [`check_peer`]; `None` if the peer is
-    /// leaving its table.
-    pub(crate) fn validate(
-        &self,
-        asked: &ConnReq,
-        ration: impl FnOnce() -> Result<(), RejectCause>,
-    ) -> Option<Result<bool, RejectCause>> {
-        let wanted = self.ni.lnet.conns_per_peer();
-        let now_ms = self.ni.now_ms();
-        self.with(|inner| {
-            if inner.gone {
-                return None;
-            }
-            let conns = inner.objects();
-            let policy = &mut inner.policy;
-            let connecting_ms = now_ms.saturating_sub(inner.asked_ms);
-            let view = PeerView {
-                stamp: (policy.known.stamp != 0).then_some(policy.known.stamp),
-                races: policy.races,
-                connecting_ms: policy.connecting().then_some(connecting_ms),
-                conns,
-                // The connections that the peer opens, and those of this node.
-                max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
-            };
-            let checked = check_peer(asked, &view);
-            if checked == Err(RejectCause::Race) {
-                policy.race_counted();
-            }
-            let result = checked.and_then(|is_reborn| ration().map(|()| is_reborn));
-            if result.is_ok() {
-                policy.accepting();
-            }
-            Some(result)
         })
     }
 
@@ -233,9 +264,9 @@ impl Peer {
         self.forget(Some(cause), active);
     }
 
-    /// Handles the failure to create a connection for a request that was accepted ([`Peer::validate`]). Finalizes no
+    /// Handles the failure to create a connection for a request that was accepted ([`Peers::admit`]). Finalizes no
     /// message, because all other requests wait for the caller, a handler of a listener.
-    pub(crate) fn accept_failed(self: &Arc<Self>) {
+    fn accept_failed(self: &Arc<Self>) {
         self.count_failure(false, None, Cause::NoResources);
         self.with(|inner| {
             if inner.policy.idle() {
