@@ -32,9 +32,11 @@ use crate::rdma::{
     work::{
         cancel,
         cancel_sync,
+        delayed_items,
         mod_delayed,
         online_cpu,
         queue_delayed,
+        work_items,
         DelayedItem,
         NofsScope,
         OwnedQueue,
@@ -57,35 +59,18 @@ struct Item {
     later: DelayedWork<Item, LATER>,
 }
 
-impl_has_work! {
-    impl HasWork<Self, NOW> for Item { self.now }
-}
+work_items!(Item: NOW in now => run_now);
+delayed_items!(Item, |item| &item.queue, LATER in later => run_later);
 
-impl_has_delayed_work! {
-    impl HasDelayedWork<Self, LATER> for Item { self.later }
-}
-
-impl DelayedItem<LATER> for Item {
-    fn queue(&self) -> &OwnedQueue {
-        &self.queue
+impl Item {
+    fn run_now(&self) {
+        self.ran.store(1, Release);
+        self.done.complete_all();
     }
-}
 
-impl WorkItem<NOW> for Item {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        this.ran.store(1, Release);
-        this.done.complete_all();
-    }
-}
-
-impl WorkItem<LATER> for Item {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        this.ran.store(2, Release);
-        this.done.complete_all();
+    fn run_later(&self) {
+        self.ran.store(2, Release);
+        self.done.complete_all();
     }
 }
 

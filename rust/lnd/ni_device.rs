@@ -23,11 +23,7 @@ use kernel::{
         ArcBorrow,
         Mutex, //
     },
-    workqueue::{
-        DelayedWork,
-        HasDelayedWork,
-        WorkItem, //
-    }, //
+    workqueue::DelayedWork, //
 };
 
 use super::{
@@ -72,10 +68,7 @@ use crate::{
             PortState, //
         },
         listen,
-        work::{
-            self,
-            NofsScope, //
-        }, //
+        work, //
     }, //
 };
 
@@ -122,19 +115,10 @@ pub(crate) struct NiDevice {
     files: Mutex<Option<NiFiles>>,
 }
 
-kernel::impl_has_delayed_work! {
-    impl HasDelayedWork<Self, DEVICE> for NiDevice { self.look }
-    impl HasDelayedWork<Self, PEERS> for NiDevice { self.all_peers }
-    impl HasDelayedWork<Self, PORT> for NiDevice { self.query }
-}
-
-impl<const ID: u64> work::DelayedItem<ID> for NiDevice
-where
-    Self: HasDelayedWork<Self, ID> + WorkItem<ID, Pointer = Arc<Self>>,
-{
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
+work::delayed_items! { NiDevice, |ni| &ni.ni.workers.control,
+    DEVICE in look => run_device,
+    PEERS in all_peers => run_peers,
+    PORT in query => run_port,
 }
 
 impl NiDevice {
@@ -520,66 +504,54 @@ impl NiDevice {
             peer.for_each_conn(|conn| conn.check_now());
         });
     }
-}
 
-impl WorkItem<PEERS> for NiDevice {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        if this.ni.is_stopping() {
+    /// Handles all peers, for the events since the last run.
+    fn run_peers(self: &Arc<Self>) {
+        if self.ni.is_stopping() {
             return;
         }
-        if this.ni.way(|way| way.is_leaving()) {
-            if this.ni.way(|way| way.is_untold()) {
-                this.peers
+        if self.ni.way(|way| way.is_leaving()) {
+            if self.ni.way(|way| way.is_untold()) {
+                self.peers
                     .for_each_conn(|conn| conn.finish(Cause::LinkDown));
             }
             // An answered DREQ proves that the message left this node.
             let mut busy = false;
-            this.peers.for_each_conn(|_| busy = true);
-            this.peers
+            self.peers.for_each_conn(|_| busy = true);
+            self.peers
                 .for_each_lingering(|conn| busy |= !conn.is_mute());
-            let now_ms = this.ni.now_ms();
-            if this.ni.way(|way| way.looked(now_ms, busy)) {
-                this.run_in::<PEERS>(LEAVE_LOOK_MS);
+            let now_ms = self.ni.now_ms();
+            if self.ni.way(|way| way.looked(now_ms, busy)) {
+                self.run_in::<PEERS>(LEAVE_LOOK_MS);
             }
         }
         // Last, because this may call LNet, and an interface that goes down waits for the first part.
-        if this.has_new_settings.xchg(false, Full) {
-            this.apply_settings();
+        if self.has_new_settings.xchg(false, Full) {
+            self.apply_settings();
         }
     }
-}
 
-impl WorkItem<DEVICE> for NiDevice {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        if this.ni.is_stopping() {
+    /// Checks the device, or searches for one.
+    fn run_device(self: &Arc<Self>) {
+        if self.ni.is_stopping() {
             return;
         }
-        if this.iface.is_removed(&this) {
-            return this.detach();
+        if self.iface.is_removed(self) {
+            return self.detach();
         }
-        let Ok(hca) = this.ni.hca() else {
-            return this.search();
+        let Ok(hca) = self.ni.hca() else {
+            return self.search();
         };
-        if let Some(ms) = this.check(hca) {
+        if let Some(ms) = self.check(hca) {
             // Not later than other code has requested meanwhile.
-            let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
+            let _ = work::queue_delayed::<Self, DEVICE>(self.clone(), ms);
         }
     }
-}
 
-impl WorkItem<PORT> for NiDevice {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        if let (false, Ok(hca)) = (this.ni.is_stopping(), this.ni.hca()) {
-            this.query_port(&hca);
+    /// Queries the port.
+    fn run_port(self: &Arc<Self>) {
+        if let (false, Ok(hca)) = (self.ni.is_stopping(), self.ni.hca()) {
+            self.query_port(&hca);
         }
     }
 }

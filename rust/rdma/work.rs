@@ -141,6 +141,46 @@ pub(crate) trait DelayedItem<const ID: u64 = 0>:
     fn queue(&self) -> &OwnedQueue;
 }
 
+/// Defines work items of a type: each is in a field, and runs a method, in a [`NofsScope`].
+macro_rules! work_items {
+    ($of:ty: $($id:ident in $field:ident => $run:ident),+ $(,)?) => {
+        ::kernel::impl_has_work! {
+            $(impl HasWork<Self, $id> for $of { self.$field })+
+        }
+        $crate::rdma::work::work_items!(@run $of: $($id => $run),+);
+    };
+    (@run $of:ty: $($id:ident => $run:ident),+) => {$(
+        impl ::kernel::workqueue::WorkItem<$id> for $of {
+            type Pointer = ::kernel::sync::Arc<Self>;
+
+            fn run(this: ::kernel::sync::Arc<Self>) {
+                let _nofs = $crate::rdma::work::NofsScope::enter();
+                this.$run();
+            }
+        }
+    )+};
+}
+pub(crate) use work_items;
+
+/// Defines delayed work items of a type as [`work_items!`] does. A function of the object returns their queue.
+macro_rules! delayed_items {
+    ($of:ty, $queue:expr, $($id:ident in $field:ident => $run:ident),+ $(,)?) => {
+        ::kernel::impl_has_delayed_work! {
+            $(impl HasDelayedWork<Self, $id> for $of { self.$field })+
+        }
+        $crate::rdma::work::work_items!(@run $of: $($id => $run),+);
+        $(
+            impl $crate::rdma::work::DelayedItem<$id> for $of {
+                fn queue(&self) -> &$crate::rdma::work::OwnedQueue {
+                    let queue: fn(&Self) -> &$crate::rdma::work::OwnedQueue = $queue;
+                    queue(self)
+                }
+            }
+        )+
+    };
+}
+pub(crate) use delayed_items;
+
 /// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending already or being cancelled. Returns whether
 /// it was queued. Any context.
 ///

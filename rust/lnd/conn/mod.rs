@@ -462,25 +462,15 @@ pub(crate) struct Conn {
 }
 
 kernel::impl_has_work! {
-    impl HasWork<Self, CONTROL> for Conn { self.control }
-    impl HasWork<Self, BLOCKING> for Conn { self.blocking }
-    impl HasWork<Self, QUEUE_PAIR> for Conn { self.queue_pair }
     impl HasWork<Self, UPPER> for Conn { self.upper }
 }
 
 kernel::impl_has_delayed_work! {
-    impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
     impl HasDelayedWork<Self, SHORTAGE> for Conn { self.retry }
 }
 
 impl HasConns for O2ib {
     type Conn = Conn;
-}
-
-impl work::DelayedItem<TIMER> for Conn {
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
 }
 
 impl Conn {

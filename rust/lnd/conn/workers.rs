@@ -17,8 +17,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    workqueue::WorkItem, //
+    sync::Arc, //
 };
 
 use super::{
@@ -74,10 +73,7 @@ use crate::{
             Relaxed, //
         },
         device::DeviceName,
-        work::{
-            self,
-            NofsScope, //
-        }, //
+        work, //
     }, //
 };
 
@@ -105,51 +101,46 @@ const STEPS: [Step; 8] = [
     (Actions::RELEASE, Conn::release),
 ];
 
-impl WorkItem<CONTROL> for Conn {
-    type Pointer = Arc<Self>;
+work::work_items! { Conn:
+    CONTROL in control => run_control,
+    BLOCKING in blocking => run_blocking,
+    QUEUE_PAIR in queue_pair => run_queue_pair,
+}
+work::delayed_items! { Conn, |conn| &conn.ni.workers.control,
+    TIMER in timer => run_timer,
+}
 
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        for (event, is_reported) in &this.qp_events {
+impl Conn {
+    /// Runs the work item for short steps.
+    fn run_control(self: &Arc<Self>) {
+        for (event, is_reported) in &self.qp_events {
             if is_reported.xchg(false, Full) {
-                this.event(*event);
+                self.event(*event);
             }
         }
-        this.work(Worker::Control);
+        self.work(Worker::Control);
     }
-}
 
-impl WorkItem<BLOCKING> for Conn {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        this.work(Worker::Blocking);
-        if this.with(|inner| inner.linger.leaves()) {
-            this.leave();
+    /// Runs the work item for steps that call LNet or free a CM id.
+    fn run_blocking(self: &Arc<Self>) {
+        self.work(Worker::Blocking);
+        if self.with(|inner| inner.linger.leaves()) {
+            self.leave();
         }
-        let late = this.with(|inner| inner.late_id.take());
+        let late = self.with(|inner| inner.late_id.take());
         drop(late);
     }
-}
 
-impl WorkItem<QUEUE_PAIR> for Conn {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        this.work(Worker::QueuePair);
-        this.add_regions();
-        this.give_back_region();
+    /// Runs the work item for the queue pair.
+    fn run_queue_pair(self: &Arc<Self>) {
+        self.work(Worker::QueuePair);
+        self.add_regions();
+        self.give_back_region();
     }
-}
 
-impl WorkItem<TIMER> for Conn {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        let mut guard = this.inner.lock();
+    /// Runs the timer.
+    fn run_timer(self: &Arc<Self>) {
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         match inner.state.state() {
             State::Init
@@ -161,63 +152,63 @@ impl WorkItem<TIMER> for Conn {
                 // The peer knows nothing of the attempt: its set-up waits for the device, or for its turn there.
                 let unasked = matches!(state, State::Connecting | State::Accepting) && !inner.asked;
                 match inner.step_left_ms() {
-                    0 if unasked => this.step(inner, ConnEvent::Fail(Cause::NoResources)),
-                    0 => this.step(inner, ConnEvent::Timeout),
+                    0 if unasked => self.step(inner, ConnEvent::Fail(Cause::NoResources)),
+                    0 => self.step(inner, ConnEvent::Timeout),
                     ms => {
-                        this.rearm_timer(ms);
+                        self.rearm_timer(ms);
                         drop(guard);
-                        if !this.holds_queue() {
-                            this.peer.end_turn(&this);
+                        if !self.holds_queue() {
+                            self.peer.end_turn(self);
                         }
                         if state == State::Accepting && !unasked {
                             // It may never continue: no attempt of this node waits for it.
-                            this.peer.with(|inner| inner.policy.slowed());
-                            this.peer.serve_waiting(None);
+                            self.peer.with(|inner| inner.policy.slowed());
+                            self.peer.serve_waiting(None);
                         }
                     }
                 }
             }
-            State::Established if this.look_whether_finished(inner) => {}
+            State::Established if self.look_whether_finished(inner) => {}
             State::Established => {
-                if let Some(cause) = overdue(inner, this.ni.message_limit_ms()) {
-                    return this.step(inner, ConnEvent::Fail(cause));
+                if let Some(cause) = overdue(inner, self.ni.message_limit_ms()) {
+                    return self.step(inner, ConnEvent::Fail(cause));
                 }
                 let (waits, ago) = (inner.txs.has_pending(), inner.elapsed());
                 // Read once: it may change in between.
-                let probe = this.ni.probe();
-                let keepalive = this.ni.lnet.keepalive();
+                let probe = self.ni.probe();
+                let keepalive = self.ni.lnet.keepalive();
                 let look = inner.liveness.look(waits, ago, probe, keepalive);
-                this.pump(inner, look != Check::Nothing, None);
+                self.pump(inner, look != Check::Nothing, None);
                 let next_ms = inner.liveness.next_ms(inner.elapsed(), probe);
                 // Checks deadlines, too, however seldom silent peers are probed.
-                let idle_ms = this.timer_ms();
+                let idle_ms = self.timer_ms();
                 let next_ms = next_ms.map_or(idle_ms, |ms| ms.min(idle_ms));
                 // Unless something has armed it meanwhile.
-                let _ = work::queue_delayed::<Self, TIMER>(this.clone(), next_ms);
+                let _ = work::queue_delayed::<Self, TIMER>(self.clone(), next_ms);
                 if inner.has_idle_regions() {
-                    this.kick(Worker::QueuePair);
+                    self.kick(Worker::QueuePair);
                 }
                 if look == Check::All {
                     drop(guard);
                     // A dead peer then shows on all connections at about the same time.
-                    this.peer.for_each_conn(|conn| conn.ask());
+                    self.peer.for_each_conn(|conn| conn.ask());
                 }
             }
             State::Closing | State::Draining => {
                 drop(guard);
-                if !this.holds_queue() {
-                    this.peer.end_turn(&this);
+                if !self.holds_queue() {
+                    self.peer.end_turn(self);
                 }
-                let inner = this.inner.lock();
+                let inner = self.inner.lock();
                 // In state Dead the timer belongs to the wait for the peer's answer.
                 if inner.state.state() != State::Dead {
-                    this.rearm_timer(CLOSING_MS);
+                    self.rearm_timer(CLOSING_MS);
                 }
                 if inner.state.state() == State::Draining {
                     let (qp, left_ms) = (inner.qp(), inner.step_left_ms());
                     drop(inner);
                     if left_ms == 0 {
-                        this.give_up_drain();
+                        self.give_up_drain();
                     } else if let Some(qp) = qp {
                         qp.poll_again();
                     }
@@ -225,13 +216,13 @@ impl WorkItem<TIMER> for Conn {
             }
             State::Dead if inner.linger.is_mute() => {
                 drop(guard);
-                this.look_for_route();
+                self.look_for_route();
             }
             State::Dead => {
                 if inner.linger.waits() && inner.step_left_ms() == 0 {
                     inner.linger.over();
                 }
-                this.after_linger_change(inner);
+                self.after_linger_change(inner);
             }
         }
     }

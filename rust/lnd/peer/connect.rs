@@ -357,12 +357,6 @@ impl Peer {
     }
 }
 
-impl work::DelayedItem<RETRY> for Peer {
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
-}
-
 impl PeerInner {
     /// Counts this number of attempts, and returns their turn, if they may begin now. Otherwise the peer waits in the
     /// queue.

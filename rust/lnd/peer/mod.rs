@@ -322,11 +322,6 @@ pub(crate) struct Peer {
     pending_timer: DelayedWork<Peer, PENDING>,
 }
 
-kernel::impl_has_delayed_work! {
-    impl HasDelayedWork<Self, RETRY> for Peer { self.retry }
-    impl HasDelayedWork<Self, PENDING> for Peer { self.pending_timer }
-}
-
 impl Peer {
     /// Creates a peer that is in no table yet. May sleep.
     fn new(peers: &Arc<Peers>, nid: Nid) -> Result<Arc<Self>> {

@@ -18,8 +18,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    workqueue::WorkItem, //
+    sync::Arc, //
 };
 
 use super::{
@@ -286,46 +285,38 @@ impl Peer {
     }
 }
 
-impl work::DelayedItem<PENDING> for Peer {
-    /// Returns a queue where a waiting item delays no other item.
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
+work::delayed_items! { Peer, |peer| &peer.ni.workers.control,
+    PENDING in pending_timer => run_pending,
+    RETRY in retry => run_retry,
 }
 
-impl WorkItem<PENDING> for Peer {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        let expired = this.with(|inner| {
-            let expired = inner.pending.take_expired(this.limit_ms(inner));
-            this.arm_pending_timer(inner);
+impl Peer {
+    /// Ends the messages that have waited too long.
+    fn run_pending(self: &Arc<Self>) {
+        let expired = self.with(|inner| {
+            let expired = inner.pending.take_expired(self.limit_ms(inner));
+            self.arm_pending_timer(inner);
             expired
         });
         // A peer that could not be asked is not blamed.
-        let cause = match this.ni.passage() {
+        let cause = match self.ni.passage() {
             SendPolicy::Open => Cause::DeadlineConnecting,
-            SendPolicy::Hold | SendPolicy::Refuse => this.ni.way(|way| way.why()),
+            SendPolicy::Hold | SendPolicy::Refuse => self.ni.way(|way| way.why()),
         };
-        expired.fail(&this.ni, cause);
-        if !this.ni.is_listed() {
-            this.drop_retry(Cause::Shutdown);
+        expired.fail(&self.ni, cause);
+        if !self.ni.is_listed() {
+            self.drop_retry(Cause::Shutdown);
         }
     }
-}
 
-impl WorkItem<RETRY> for Peer {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        if this.ni.passage() != SendPolicy::Open {
-            return this.wait_for_link();
+    /// Makes the attempts that are due.
+    fn run_retry(self: &Arc<Self>) {
+        if self.ni.passage() != SendPolicy::Open {
+            return self.wait_for_link();
         }
-        let listed = this.ni.is_listed();
-        let wanted = this.ni.lnet.conns_per_peer();
-        let (attempts, turn) = this.with(|inner| {
+        let listed = self.ni.is_listed();
+        let wanted = self.ni.lnet.conns_per_peer();
+        let (attempts, turn) = self.with(|inner| {
             let waiting = !inner.pending.is_empty();
             let attempts = match listed {
                 true => inner.policy.due_attempts(waiting, wanted),
@@ -335,27 +326,25 @@ impl WorkItem<RETRY> for Peer {
                 inner.policy.cancel_retry();
                 return (0, None);
             }
-            let turn = inner.begin(&this, attempts);
+            let turn = inner.begin(self, attempts);
             if turn.is_none() {
-                this.check_later(inner);
+                self.check_later(inner);
             }
             (attempts, turn)
         });
         if let Some(turn) = turn {
-            (0..attempts).for_each(|_| this.attempt(turn));
+            (0..attempts).for_each(|_| self.attempt(turn));
         } else if attempts == 0 {
             // Messages may wait for the release of a connection, which is running at this moment.
-            this.serve_waiting(None);
+            self.serve_waiting(None);
             // LNet deletes the NI: the cause of the last attempt, which may have been the peer's, is not why messages
             // fail.
-            this.forget((!listed).then_some(Cause::Shutdown), true);
+            self.forget((!listed).then_some(Cause::Shutdown), true);
         }
         // The peer had its turn, and may not have used it; or a call was lost.
-        this.peers.call_next();
+        self.peers.call_next();
     }
-}
 
-impl Peer {
     /// Keeps a retry waiting for the link to come up, for a limited time.
     fn wait_for_link(self: &Arc<Self>) {
         // Waiting messages delay the deletion of the NI.
