@@ -145,10 +145,8 @@ impl Hca {
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
         let state = device.port(port);
-        let reserve = || {
-            SgMap::reserve(&device, RESERVED_MAPS, LNET_PIECES)
-                .map_err(StartError::because("no memory"))
-        };
+        let reserve =
+            || SgMap::reserve(&device, RESERVED_MAPS, LNET_PIECES).map_err(StartError::no_memory);
         let reserves = (reserve()?, reserve()?);
         // rxe gains nothing from inline data, and that of RHEL 9.6 sends other memory in its place.
         let inline = match device.is_software() {
@@ -172,7 +170,7 @@ impl Hca {
             active: Atomic::new(false),
         };
         hca.update_port(state);
-        Arc::new(hca, GFP_KERNEL).map_err(|e| StartError::because("no memory")(e.into()))
+        Arc::new(hca, GFP_KERNEL).map_err(|e| StartError::no_memory(e.into()))
     }
 
     /// Returns whether it is port `port` of `device`.

@@ -212,7 +212,7 @@ impl Iface {
     /// The reason for LNet if the NI does not start.
     pub(crate) fn start(self: &Arc<Self>, ni: &Arc<LnetNi>) -> Result<(), StartError> {
         let listed = self.ifaces.list.lock().push(ni.clone(), GFP_ATOMIC);
-        listed.map_err(|e| no_memory(e.into()))?;
+        listed.map_err(|e| StartError::no_memory(e.into()))?;
         self.attach(ni).inspect_err(|_| self.stop(ni))
     }
 
@@ -297,7 +297,7 @@ impl Iface {
             let workers = &self.ifaces.workers;
             let shares = hca::regions(&device)
                 .and_then(|regions| workers.for_device(regions, device.is_iwarp(port)));
-            new = Some(shares.map_err(no_memory)?);
+            new = Some(shares.map_err(StartError::no_memory)?);
         };
         Hca::new(device, port, shares)
     }
@@ -530,10 +530,6 @@ impl ListenHandler for Iface {
             }
         }
     }
-}
-
-fn no_memory(e: Error) -> StartError {
-    StartError::because("no memory")(e)
 }
 
 fn cannot_listen(e: Error) -> StartError {

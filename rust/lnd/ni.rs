@@ -164,11 +164,10 @@ impl Ni {
         if QueueDepth::new(cfg.peer_credits()).is_none() {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
         }
-        let no_memory = |e| StartError::because("no memory")(e);
         let nid = Nid::from_raw(cfg.nid());
-        let close_stats = CloseStats::new(Some(nid)).map_err(no_memory)?;
-        let times = LatencyStats::new().map_err(no_memory)?;
-        let retained_rx = RetainedRx::new().map_err(no_memory)?;
+        let close_stats = CloseStats::new(Some(nid)).map_err(StartError::no_memory)?;
+        let times = LatencyStats::new().map_err(StartError::no_memory)?;
+        let retained_rx = RetainedRx::new().map_err(StartError::no_memory)?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
@@ -195,7 +194,7 @@ impl Ni {
             }),
             GFP_KERNEL,
         )
-        .map_err(no_memory)
+        .map_err(StartError::no_memory)
     }
 
     /// Returns the RDMA device if the NI has one.

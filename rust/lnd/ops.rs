@@ -117,7 +117,7 @@ impl Lnd for O2ib {
         let driver: Arc<Ifaces> = driver.into();
         let iface = driver.iface(&ni);
         let port = iface.and_then(|iface| NiDevice::new(ni.clone(), iface));
-        let port = port.map_err(StartError::because("no memory"))?;
+        let port = port.map_err(StartError::no_memory)?;
         port.iface.start(&port)?;
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {

@@ -59,6 +59,11 @@ impl StartError {
         move |error| Self { what, error }
     }
 
+    /// Makes the error for an object that could not be allocated.
+    pub(crate) fn no_memory(error: Error) -> Self {
+        Self::because("no memory")(error)
+    }
+
     /// Makes the error of a device with too low a limit: it has `has`, and `needed` are needed.
     pub(crate) fn limited(
         what: &'static str,
