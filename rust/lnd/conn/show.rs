@@ -34,16 +34,19 @@ impl Conn {
         if core::mem::replace(&mut inner.list, list) == list {
             return Ok(());
         }
-        let (sq_free, recvs, qpn, recv_wrs) = inner.link.as_ref().map_or((0, 0, 0, 0), |link| {
-            let recvs = link.qp().recvs_posted();
-            (link.sq_free(), recvs, link.qp().number(), link.recv_wrs)
+        let link = inner.link.as_ref();
+        let (sq_free, recvs, qpn) = link.map_or((0, 0, 0), |link| {
+            let qp = link.qp();
+            (link.sq_free(), qp.recvs_posted(), qp.number())
+        });
+        let counts = link.map_or(inner.counts, |link| {
+            inner.counts.with_recv_wrs(link.recv_wrs)
         });
         let state = inner.state.state();
         let cause = inner.state.cause().map_or("none", Cause::name);
         let credits = inner.credits;
         let [free_of_credit, unreserved, main] =
             QueueKind::ALL.map(|queue| inner.txs.queued(queue));
-        let counts = inner.counts.with_recv_wrs(recv_wrs);
         let (peer_qpn, path, number) = (inner.peer_qpn, inner.path, inner.stats.who.number());
         let (with_lnet, idle_ms) = (inner.rx_queue.owed(), inner.idle_ms());
         // Transmits that are posted, or wait for an answer; the age of the oldest transmit, and what it waits for.

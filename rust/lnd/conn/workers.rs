@@ -157,9 +157,7 @@ impl Conn {
                     ms => {
                         self.rearm_timer(ms);
                         drop(guard);
-                        if !self.holds_queue() {
-                            self.peer.end_turn(self);
-                        }
+                        self.end_slow_turn();
                         if state == State::Accepting && !unasked {
                             // It may never continue: no attempt of this node waits for it.
                             self.peer.with(|inner| inner.policy.slowed());
@@ -196,9 +194,7 @@ impl Conn {
             }
             State::Closing | State::Draining => {
                 drop(guard);
-                if !self.holds_queue() {
-                    self.peer.end_turn(self);
-                }
+                self.end_slow_turn();
                 let inner = self.inner.lock();
                 // In state Dead the timer belongs to the wait for the peer's answer.
                 if inner.state.state() != State::Dead {
@@ -278,11 +274,14 @@ impl Conn {
         }
     }
 
-    /// Returns whether a slow attempt blocks others all the same: if connecting waits for the other side's TCP in the
-    /// queue that all queue pairs of the device share, too many waiting attempts would keep all other attempts from
-    /// their turn. That is siw; over adapters only the end of an attempt that the peer does not answer waits.
-    fn holds_queue(&self) -> bool {
-        self.over_tcp && self.near
+    /// Ends the turn of a slow attempt, unless it blocks others all the same: if connecting waits for the other side's
+    /// TCP in the queue that all queue pairs of the device share, too many waiting attempts would keep all other
+    /// attempts from their turn. That is siw; over adapters only the end of an attempt that the peer does not answer
+    /// waits.
+    fn end_slow_turn(&self) {
+        if !(self.over_tcp && self.near) {
+            self.peer.end_turn(self);
+        }
     }
 }
 
@@ -360,8 +359,7 @@ impl Conn {
         }
         let link = self.with(|inner| {
             let link = inner.link.take()?;
-            let counts = core::mem::take(&mut inner.counts).with_recv_wrs(link.recv_wrs);
-            self.ni.closed_counters.add(&counts, inner.list);
+            inner.counts = inner.counts.with_recv_wrs(link.recv_wrs);
             Some(link)
         });
         if link.as_ref().is_some_and(|link| link.refused) {
@@ -412,7 +410,6 @@ impl Conn {
             self.ni
                 .retained_rx
                 .left(self.peer.nid, inner.rx_queue.count_retained());
-            // Those since the queue pair was released.
             let counts = core::mem::take(&mut inner.counts);
             self.ni.closed_counters.add(&counts, inner.list);
             inner.txs.keys_dead();
