@@ -161,7 +161,8 @@ impl NiDevice {
         drop(old);
         let _ = self.ni.broken.xchg(false, Full);
         let now_ms = self.ni.now_ms();
-        let active = self.is_active(hca.active.load(Relaxed));
+        // With a bond, the other port may be in use.
+        let active = hca.active.load(Relaxed) || self.ni.lnet.is_bonded();
         self.ni.way(|way| way.bound(now_ms, active));
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
@@ -286,16 +287,10 @@ impl NiDevice {
             self.end_outdated(port);
         }
         ni.fit(hca);
-        let active = self.is_active(port.active);
+        let active = port.active || ni.lnet.is_bonded();
         if ni.way(|way| way.port(active)) {
             self.run_in::<DEVICE>(0);
         }
-    }
-
-    /// Returns whether the port of the NI, which is `active` or not, can be used. With a bond, the other port may be in
-    /// use.
-    fn is_active(&self, active: bool) -> bool {
-        active || self.ni.lnet.is_bonded()
     }
 
     /// Returns whether LNet cannot use the device although its port may be active, and logs each change.
@@ -407,8 +402,13 @@ impl NiDevice {
         }
         let found = Iface::locate(self);
         let step = ni.way(|way| way.address.poll(now_ms, found));
-        if step.rescan {
-            self.rescan_gids();
+        let asks = step.rescan && ni.way(|way| way.has_interface());
+        if let (true, Ok(hca)) = (asks, ni.hca()) {
+            if hca.has_gids() {
+                // The interface has the address, and the device has not.
+                log::addr_moved(ni.nid, hca.device.name().as_str());
+                hca.device.rescan_gids();
+            }
         }
         if found == AddrLocation::Elsewhere {
             self.iface.follow_address(self);
@@ -423,16 +423,6 @@ impl NiDevice {
         // Connections that waited for a route send their DREQ now, or never will.
         self.peers.for_each_lingering(Conn::look_for_route);
         step.again_ms
-    }
-
-    /// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May
-    /// sleep.
-    fn rescan_gids(&self) {
-        let hca = self.ni.hca().ok().filter(|hca| hca.has_gids());
-        if let (true, Some(hca)) = (self.ni.way(|way| way.has_interface()), hca) {
-            log::addr_moved(self.ni.nid, hca.device.name().as_str());
-            hca.device.rescan_gids();
-        }
     }
 
     /// Handles the link state. Returns the milliseconds until the next check if the link is down.

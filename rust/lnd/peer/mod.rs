@@ -411,7 +411,7 @@ impl Peer {
     /// meanwhile. Needs no memory.
     pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<Conn>)) {
         // From the end: see `conn_at`.
-        for at in (0..self.with(|inner| inner.conns.len())).rev() {
+        for at in (0..self.with(|inner| inner.conns.all.len())).rev() {
             self.conn_at(at).iter().for_each(&mut f);
         }
     }
@@ -454,7 +454,7 @@ impl Peer {
         let (waiting, heard_ms, last_cause) = {
             let mut guard = self.inner.lock();
             let inner = &mut *guard;
-            let is_used = !inner.policy.idle() || inner.flushing || inner.conns.len() > 0;
+            let is_used = !inner.policy.idle() || inner.flushing || inner.objects() > 0;
             if is_used || inner.gone {
                 return;
             }
@@ -481,7 +481,7 @@ impl Peer {
 impl PeerInner {
     /// Returns the number of connection objects.
     pub(crate) fn objects(&self) -> u16 {
-        u16::try_from(self.conns.len()).unwrap_or(u16::MAX)
+        u16::try_from(self.conns.all.len()).unwrap_or(u16::MAX)
     }
 }
 
@@ -525,10 +525,6 @@ impl ConnList {
         let sound = self.all.iter().find(|conn| conn.is_sound());
         let newest = || self.all.iter().rfind(|conn| conn.is_usable());
         sound.or_else(newest).cloned()
-    }
-
-    fn len(&self) -> usize {
-        self.all.len()
     }
 
     /// Returns the number of connections that messages may use.
