@@ -372,13 +372,6 @@ impl Conn {
         drop(id);
     }
 
-    /// Frees an id that has waited.
-    pub(super) fn leave(self: &Arc<Self>) {
-        self.cancel_timer();
-        self.free_id();
-        self.peer.peers.remove_lingering(self);
-    }
-
     /// Notes what happened to the disconnect, and requests that a worker frees an id that waited for it. In a handler
     /// of the CM, too.
     fn id_changed(self: &Arc<Self>, change: impl FnOnce(&mut CmIdLinger)) {

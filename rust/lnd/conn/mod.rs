@@ -715,11 +715,6 @@ impl Conn {
         work::mod_delayed::<Self, TIMER>(self.clone(), ms);
     }
 
-    /// Cancels the timer; it may be running.
-    fn cancel_timer(self: &Arc<Self>) {
-        let _ = work::cancel::<Self, TIMER>(self);
-    }
-
     /// Arms the timer to check an established connection in `ms` milliseconds, unless a graceful close is under way:
     /// then the timer checks that, and sooner ([`Conn::look_whether_finished`]). Not later than the check of an idle
     /// connection: this call may postpone that check, and deadlines with it.

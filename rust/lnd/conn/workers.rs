@@ -125,7 +125,9 @@ impl Conn {
     fn run_blocking(self: &Arc<Self>) {
         self.work(Worker::Blocking);
         if self.with(|inner| inner.linger.leaves()) {
-            self.leave();
+            let _ = work::cancel::<Self, TIMER>(self);
+            self.free_id();
+            self.peer.peers.remove_lingering(self);
         }
         let late = self.with(|inner| inner.late_id.take());
         drop(late);
@@ -351,7 +353,7 @@ impl Conn {
 
     /// Frees the queue pair and its memory. Afterwards no key is valid; [`Conn::part`] follows.
     fn release(self: &Arc<Self>) {
-        self.cancel_timer();
+        let _ = work::cancel::<Self, TIMER>(self);
         // A sender that has mapped a sink still finds the queue pair, to free the sink.
         if let Some(qp) = self.with(|inner| inner.qp()) {
             // The rights to post are gone, so this does not return `EBUSY`.
