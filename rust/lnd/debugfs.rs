@@ -127,7 +127,7 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f,
         " speed_mbps={} depth={} depth_by={} gather={}",
         hca.map_or(0, |hca| hca.mbps()),
-        ni.depth().get(),
+        ni.lnet.peer_credits().get(),
         ni.lnet.depth_by().as_str(),
         hca.map_or(0, |hca| hca.gather(ni.wrq_sge)),
     )?;

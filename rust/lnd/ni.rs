@@ -89,18 +89,6 @@ const _: () = assert!(16 * 255 < MOST);
 /// The driver of networks `o2ib`, as a type parameter. Its callbacks are in [`super::ops`].
 pub(crate) enum O2ib {}
 
-/// Settings for new connections. `peer_credits` is the depth that this node requests; the peer may reduce it. A
-/// connection copies the settings when it is created, and keeps them: a change during the attempt applies to the next
-/// connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Settings {
-    conns_per_peer: u16,
-    peer_credits: u16,
-    pub(crate) tos: Option<u8>,
-    pub(crate) retry_count: u8,
-    pub(crate) rnr_retry_count: u8,
-}
-
 /// Share of one live connection in the count of its NI.
 pub(crate) struct ConnGuard(Arc<Ni>);
 
@@ -262,17 +250,6 @@ impl Ni {
         }
     }
 
-    /// Returns the current settings. Any context.
-    pub(crate) fn settings(&self) -> Settings {
-        Settings {
-            conns_per_peer: self.lnet.conns_per_peer(),
-            peer_credits: self.lnet.peer_credits(),
-            tos: self.lnet.tos(),
-            retry_count: self.lnet.retry_count(),
-            rnr_retry_count: self.lnet.rnr_retry_count(),
-        }
-    }
-
     /// Counts a new connection.
     ///
     /// # Errors
@@ -316,17 +293,12 @@ impl Ni {
         self.lnet.is_listed(self.nid.raw())
     }
 
-    /// Returns the queue depth that the NI offers, which is also the largest that it accepts.
-    pub(crate) fn depth(&self) -> QueueDepth {
-        QueueDepth::new(self.lnet.peer_credits()).unwrap_or(QueueDepth::MAX)
-    }
-
     /// Returns the NI as the checks of connection requests need it.
     pub(crate) fn view(&self) -> NiView {
         NiView {
             nid: self.nid,
             stamp: self.stamp,
-            peer_credits: self.depth(),
+            peer_credits: self.lnet.peer_credits(),
             active: self.lnet.is_active() && !self.is_stopping(),
         }
     }
@@ -349,13 +321,7 @@ impl Ni {
     /// Returns the number of outstanding credits at which a NOOP returns them.
     pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
         let hiw = u8::try_from(self.lnet.peer_credits_hiw()).unwrap_or(u8::MAX);
-        high_water(depth, hiw, self.given_by_lnet())
-    }
-
-    /// Returns the number of messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`] if
-    /// that has changed since, or if the first NI of the net is on another link.
-    pub(crate) fn given_by_lnet(&self) -> QueueDepth {
-        QueueDepth::new(self.lnet.lnet_credits()).unwrap_or(QueueDepth::MAX)
+        high_water(depth, hiw, self.lnet.lnet_credits())
     }
 
     /// Returns the milliseconds since the NI was started.

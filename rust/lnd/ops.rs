@@ -121,7 +121,7 @@ impl Lnd for O2ib {
         port.iface.start(&port)?;
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {
-                let depth = ni.depth();
+                let depth = ni.lnet.peer_credits();
                 log::fitted(ni.nid, depth, hca.gather(ni.wrq_sge), &reason);
             }
         }

@@ -38,6 +38,7 @@ pub(crate) use message::{
     TxMsgs, //
 };
 pub(crate) use ni::{
+    ConnSettings,
     DepthBy,
     Fatal,
     NetNs,

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     bindings,
+    proto::constants::QueueDepth,
     rdma::{
         device::Device,
         net_ns, //
@@ -178,6 +179,25 @@ impl DepthBy {
             DepthBy::Link => "link",
         }
     }
+}
+
+/// Settings for new connections, for which an administrator has tunables. The peer may reduce the queue depth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConnSettings {
+    conns_per_peer: u16,
+    peer_credits: QueueDepth,
+    /// IP type of service of connections that this side opens.
+    pub(crate) tos: Option<u8>,
+    /// Transport retries of a queue pair, 0..=7.
+    pub(crate) retry_count: u8,
+    /// Receiver-not-ready retries, 0..=7; 7 is without end.
+    pub(crate) rnr_retry_count: u8,
+}
+
+/// Returns a queue depth that the shim has limited to 1..=255.
+fn depth(credits: u32) -> QueueDepth {
+    let depth = u16::try_from(credits).ok().and_then(QueueDepth::new);
+    depth.unwrap_or(QueueDepth::MAX)
 }
 
 /// Counted reference on an NI: LNet's side of an [`Lnd`] object.
@@ -352,26 +372,17 @@ impl<L: Lnd> NiRef<L> {
         u16::try_from(n).unwrap_or(1)
     }
 
-    /// Returns the current `tos`: IP type of service of connections that this side opens.
-    pub(crate) fn tos(&self) -> Option<u8> {
+    /// Returns the current `peer_credits`, for new connections: the queue depth to offer, and the largest to accept.
+    pub(crate) fn peer_credits(&self) -> QueueDepth {
         // SAFETY: The NI is valid by the type invariant.
-        u8::try_from(unsafe { bindings::ro2ib_ni_tos(self.as_ptr()) }).ok()
+        depth(unsafe { bindings::ro2ib_ni_peer_credits(self.as_ptr()) })
     }
 
-    /// Returns the current `peer_credits`, for new connections: the queue depth to offer, and the largest to accept;
-    /// 1..=255.
-    pub(crate) fn peer_credits(&self) -> u16 {
+    /// Returns the number of messages that LNet hands over for one peer at a time. The first NI of a net has set it,
+    /// and it stays, whatever [`NiRef::peer_credits`] becomes.
+    pub(crate) fn lnet_credits(&self) -> QueueDepth {
         // SAFETY: The NI is valid by the type invariant.
-        let n = unsafe { bindings::ro2ib_ni_peer_credits(self.as_ptr()) };
-        u16::try_from(n).unwrap_or(u16::MAX)
-    }
-
-    /// Returns the number of messages that LNet hands over for one peer at a time, 1..=255. The first NI of a net has
-    /// set it, and it stays, whatever [`NiRef::peer_credits`] becomes.
-    pub(crate) fn lnet_credits(&self) -> u16 {
-        // SAFETY: The NI is valid by the type invariant.
-        let n = unsafe { bindings::ro2ib_ni_lnet_credits(self.as_ptr()) };
-        u16::try_from(n).unwrap_or(u16::MAX)
+        depth(unsafe { bindings::ro2ib_ni_lnet_credits(self.as_ptr()) })
     }
 
     /// Returns the current `peer_credits_hiw`, a part of [`NiRef::lnet_credits`].
@@ -380,16 +391,18 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_ni_peer_credits_hiw(self.as_ptr()) }
     }
 
-    /// Returns the current `retry_count`: transport retries of a queue pair, 0..=7.
-    pub(crate) fn retry_count(&self) -> u8 {
-        // SAFETY: The NI is valid by the type invariant.
-        unsafe { bindings::ro2ib_ni_retry_count(self.as_ptr()) }
-    }
-
-    /// Returns the current `rnr_retry_count`: receiver-not-ready retries, 0..=7; 7 is without end.
-    pub(crate) fn rnr_retry_count(&self) -> u8 {
-        // SAFETY: The NI is valid by the type invariant.
-        unsafe { bindings::ro2ib_ni_rnr_retry_count(self.as_ptr()) }
+    /// Returns the current settings for new connections.
+    pub(crate) fn conn_settings(&self) -> ConnSettings {
+        ConnSettings {
+            conns_per_peer: self.conns_per_peer(),
+            peer_credits: self.peer_credits(),
+            // SAFETY: The NI is valid by the type invariant.
+            tos: u8::try_from(unsafe { bindings::ro2ib_ni_tos(self.as_ptr()) }).ok(),
+            // SAFETY: As above.
+            retry_count: unsafe { bindings::ro2ib_ni_retry_count(self.as_ptr()) },
+            // SAFETY: As above.
+            rnr_retry_count: unsafe { bindings::ro2ib_ni_rnr_retry_count(self.as_ptr()) },
+        }
     }
 
     /// Returns the current `timeout`: seconds until a stuck transfer closes its connection; never 0.

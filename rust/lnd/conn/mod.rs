@@ -72,8 +72,7 @@ use super::{
     ni::{
         ConnGuard,
         Ni,
-        O2ib,
-        Settings, //
+        O2ib, //
     },
     peer::{
         HasConns,
@@ -92,6 +91,7 @@ use super::{
 use crate::{
     lnet::{
         dk::dk,
+        ConnSettings,
         Message,
         RecvRequest,
         SendRequest, //
@@ -431,7 +431,8 @@ pub(crate) struct Conn {
     /// The LNet half runs on the CPU that has handled the completion. A software provider handles completions in a work
     /// item on any CPU: the kernel would have to wake another CPU for the LNet half, but this CPU continues with it.
     near: bool,
-    made_with: Settings,
+    /// Settings when it was created: a change during the attempt applies to the next connection.
+    made_with: ConnSettings,
     /// Queues of its workers: shared by all connections of the device.
     queues: Arc<DeviceShares>,
     #[pin]
@@ -558,7 +559,7 @@ impl Conn {
                 index: Atomic::new(0),
                 cpu: work::online_cpu(cpu),
                 near,
-                made_with: ni.settings(),
+                made_with: ni.lnet.conn_settings(),
                 queues,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 qp_events: [
@@ -594,7 +595,7 @@ impl Conn {
     }
 
     /// Returns whether it was created with these settings. Takes no lock.
-    pub(crate) fn has_settings(&self, settings: &Settings) -> bool {
+    pub(crate) fn has_settings(&self, settings: &ConnSettings) -> bool {
         self.made_with == *settings
     }
 

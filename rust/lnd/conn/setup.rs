@@ -287,7 +287,7 @@ impl Conn {
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
                 max_inline: inline,
-                nr_mrs: queue_sizes::memory_regions(depth, self.ni.given_by_lnet()),
+                nr_mrs: queue_sizes::memory_regions(depth, self.ni.lnet.lnet_credits()),
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
             let on = (&hca.pd, &hca.shares.regions);
@@ -311,7 +311,7 @@ impl Conn {
         let mut link = QpHandle::new(parts);
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let room = Fifo::with_capacity(buffers)?;
-        let messages = usize::from(self.ni.given_by_lnet().get());
+        let messages = usize::from(self.ni.lnet.lnet_credits().get());
         // No memory is allocated for these later.
         let requests = Fifo::with_capacity(buffers)?;
         let msgs = Fifo::with_capacity(messages)?;

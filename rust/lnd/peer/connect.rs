@@ -202,7 +202,7 @@ impl Peer {
     /// Starts one attempt that the policy has already counted, in that `turn`.
     pub(super) fn attempt(self: &Arc<Self>, turn: ConnectPriority) {
         let now_ms = self.ni.now_ms();
-        let depth = self.ni.depth();
+        let depth = self.ni.lnet.peer_credits();
         let mut known = self.with(|inner| {
             inner.asked_ms = now_ms;
             // To request more than the peer accepts costs a rejected request.

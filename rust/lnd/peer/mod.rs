@@ -220,7 +220,7 @@ impl Peers {
     /// Returns how many of the connections that messages may use were created with settings other than the current
     /// ones. Does not sleep.
     pub(crate) fn older_conns(&self) -> u32 {
-        let (now, mut older) = (self.ni.settings(), 0u32);
+        let (now, mut older) = (self.ni.lnet.conn_settings(), 0u32);
         let is_older = |conn: &&Arc<Conn>| conn.is_usable() && !conn.has_settings(&now);
         self.table.for_each(|peer| {
             let n = peer.with(|inner| inner.conns.all.iter().filter(is_older).count());
@@ -335,7 +335,7 @@ impl Peer {
             last_cause: None,
             heard_ms: ni.now_ms(),
             asked_ms: 0,
-            offered: ni.depth(),
+            offered: ni.lnet.peer_credits(),
             lost_ms: 0,
             turn: QueueState::Nowhere,
             called_ms: 0,
