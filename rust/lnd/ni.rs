@@ -32,7 +32,6 @@ use super::{
 use crate::{
     lnet::{
         params,
-        DepthBy,
         NetNs,
         NiConfig,
         NiRef,
@@ -45,16 +44,10 @@ use crate::{
             SendPolicy, //
         },
         liveness::ProbeInterval,
-        queue_sizes::{
-            self,
-            DepthReason, //
-        }, //
+        queue_sizes, //
     },
     proto::{
-        constants::{
-            high_water,
-            QueueDepth, //
-        },
+        constants::QueueDepth,
         handshake::NiView,
         nid::Nid, //
     },
@@ -310,18 +303,6 @@ impl Ni {
         let depth = hca.deepest(queue_sizes::default_depth(mbps, self.credits));
         self.lnet
             .choose_depth(depth.get(), queue_sizes::ni_credits(depth), mbps);
-    }
-
-    /// Returns the reason for the chosen depth if the administrator did not configure one.
-    pub(crate) fn reason(&self, hca: &Hca) -> Option<DepthReason> {
-        let reason = DepthReason(hca.mbps(), self.credits);
-        (self.lnet.depth_by() == DepthBy::Link).then_some(reason)
-    }
-
-    /// Returns the number of outstanding credits at which a NOOP returns them.
-    pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
-        let hiw = u8::try_from(self.lnet.peer_credits_hiw()).unwrap_or(u8::MAX);
-        high_water(depth, hiw, self.lnet.lnet_credits())
     }
 
     /// Returns the milliseconds since the NI was started.

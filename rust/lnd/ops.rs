@@ -36,6 +36,7 @@ use crate::{
     lnet::{
         dk::dk,
         ConnInfo,
+        DepthBy,
         LinkEvent,
         Lnd,
         Message,
@@ -47,6 +48,7 @@ use crate::{
         StartError,
         HDR_SIZE, //
     },
+    policy::queue_sizes::DepthReason,
     proto::{
         cause::Cause,
         lnet_hdr::LnetKind,
@@ -119,11 +121,10 @@ impl Lnd for O2ib {
         let port = iface.and_then(|iface| NiDevice::new(ni.clone(), iface));
         let port = port.map_err(StartError::no_memory)?;
         port.iface.start(&port)?;
-        if let Ok(hca) = ni.hca() {
-            if let Some(reason) = ni.reason(&hca) {
-                let depth = ni.lnet.peer_credits();
-                log::fitted(ni.nid, depth, hca.gather(ni.wrq_sge), &reason);
-            }
+        if let (DepthBy::Link, Ok(hca)) = (ni.lnet.depth_by(), ni.hca()) {
+            let (depth, gather) = (ni.lnet.peer_credits(), hca.gather(ni.wrq_sge));
+            let reason = DepthReason(hca.speed(), cfg.credits());
+            log::fitted(ni.nid, depth, gather, &reason);
         }
         // Without the files only the debugfs view is missing.
         port.set_files(NiFiles::new(&driver.debugfs, &port.peers).ok());

@@ -386,9 +386,10 @@ impl<L: Lnd> NiRef<L> {
     }
 
     /// Returns the current `peer_credits_hiw`, a part of [`NiRef::lnet_credits`].
-    pub(crate) fn peer_credits_hiw(&self) -> u32 {
+    pub(crate) fn peer_credits_hiw(&self) -> u8 {
         // SAFETY: The NI is valid by the type invariant.
-        unsafe { bindings::ro2ib_ni_peer_credits_hiw(self.as_ptr()) }
+        let n = unsafe { bindings::ro2ib_ni_peer_credits_hiw(self.as_ptr()) };
+        u8::try_from(n).unwrap_or(u8::MAX)
     }
 
     /// Returns the current settings for new connections.

@@ -118,7 +118,10 @@ use crate::{
             Worker,
             FIRST_WORD_MS, //
         },
-        constants::PeerParams,
+        constants::{
+            high_water,
+            PeerParams, //
+        },
         credits::Credits,
         nid::Nid,
         reject::RetryWhy,
@@ -644,7 +647,9 @@ impl Conn {
         if actions.has(Actions::ESTABLISH) {
             // The control worker publishes it.
             inner.up = Some(Timestamp::now());
-            inner.agreed(self.ni.high_water(inner.known.depth));
+            let lnet = &self.ni.lnet;
+            let (hiw, given) = (lnet.peer_credits_hiw(), lnet.lnet_credits());
+            inner.agreed(high_water(inner.known.depth, hiw, given));
         }
         if actions.has(Actions::CLOSE) {
             let lived_ms = inner.up.map_or(0, Timestamp::elapsed_ms);
