@@ -123,7 +123,7 @@ impl Lnd for O2ib {
         port.iface.start(&port)?;
         if let (DepthBy::Link, Ok(hca)) = (ni.lnet.depth_by(), ni.hca()) {
             let (depth, gather) = (ni.lnet.peer_credits(), hca.gather(ni.wrq_sge));
-            let reason = DepthReason(hca.speed(), cfg.credits());
+            let reason = DepthReason(hca.mbps(), cfg.credits());
             log::fitted(ni.nid, depth, gather, &reason);
         }
         // Without the files only the debugfs view is missing.

@@ -131,7 +131,7 @@ impl Conn {
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
         let asked = match self.id() {
             Some(id) => {
-                self.peer.end_turn(self);
+                self.end_turn();
                 id.resolve_addr(None, &dst, ms)
             }
             None => self.resolve_first(&dst, ms),

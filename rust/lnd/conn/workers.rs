@@ -45,7 +45,6 @@ use crate::{
         SendRequest, //
     },
     policy::{
-        connect_queue::ConnectPriority,
         link_state::{
             may_end,
             transport_ms,
@@ -282,7 +281,7 @@ impl Conn {
     /// waits.
     fn end_slow_turn(&self) {
         if !(self.over_tcp && self.near) {
-            self.peer.end_turn(self);
+            self.end_turn();
         }
     }
 }
@@ -521,9 +520,12 @@ impl Conn {
         self.set_usable(false);
     }
 
-    /// Takes the turn in the connect queue that the attempt still has, if any.
-    pub(crate) fn end_turn(&self) -> Option<ConnectPriority> {
-        self.with(|inner| inner.turn.take())
+    /// Ends the turn in the connect queue of an attempt that has ended, or that takes too long to make other peers wait.
+    /// Does nothing if the turn has already ended.
+    pub(crate) fn end_turn(&self) {
+        if let Some(claim) = self.with(|inner| inner.turn.take()) {
+            self.peer.peers.leave_line(claim);
+        }
     }
 
     /// Probes the peer, which may have closed this connection, and its DREQ got lost; or another connection of the peer

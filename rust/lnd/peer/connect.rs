@@ -143,7 +143,7 @@ impl Peers {
     }
 
     /// Ends the turn of an attempt of this node that entered with priority `claim`, and calls the next peer.
-    fn leave_line(&self, claim: ConnectPriority) {
+    pub(crate) fn leave_line(&self, claim: ConnectPriority) {
         self.line.lock().leave(claim);
         self.call_next();
     }
@@ -168,14 +168,6 @@ impl Peers {
 }
 
 impl Peer {
-    /// Ends the turn of an attempt that has ended, or that takes too long to make other peers wait. Does nothing if the
-    /// turn has already ended.
-    pub(crate) fn end_turn(&self, conn: &Conn) {
-        if let Some(claim) = conn.end_turn() {
-            self.peers.leave_line(claim);
-        }
-    }
-
     /// Calls the peer if it waits with the priority whose turn it is. Returns false if it does not, or no longer wants
     /// the turn.
     fn call(self: &Arc<Self>) -> bool {
@@ -278,7 +270,6 @@ impl Peer {
 
     /// Counts a failed attempt, and schedules the next one, or those for missing connections.
     fn count_failure(self: &Arc<Self>, active: bool, retry: Option<RetryWhy>, cause: Cause) {
-        let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
         let listed = self.ni.is_listed();
@@ -290,7 +281,7 @@ impl Peer {
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() || cause.has(Cause::IS_OURS_TO_CONNECT);
             let waiting = waiting && listed && !inner.gone;
-            let pause = inner.policy.failed(active, again, waiting, random);
+            let pause = inner.policy.failed(active, again, waiting, random::u32());
             if cause.has(Cause::IS_OURS_TO_CONNECT) {
                 inner.policy.force_retry();
             }
@@ -308,9 +299,8 @@ impl Peer {
             return;
         }
         let wanted = self.ni.lnet.conns_per_peer();
-        let random = random::u32();
         self.with(|inner| {
-            if let Some(ms) = inner.policy.more(wanted, random) {
+            if let Some(ms) = inner.policy.more(wanted, random::u32()) {
                 self.retry_in(inner, ms);
             }
         });

@@ -379,7 +379,7 @@ impl Peer {
     /// connection's control worker.
     pub(crate) fn established(&self, conn: &Conn, stamp: u64) -> bool {
         let now_ms = self.ni.now_ms();
-        self.end_turn(conn);
+        conn.end_turn();
         self.with(|inner| {
             inner.policy.established(conn.is_active(), stamp);
             inner.last_cause = None;
@@ -403,7 +403,7 @@ impl Peer {
             inner.heard_ms = inner.heard_ms.max(heard_ms);
             inner.conns.remove(conn);
         });
-        self.end_turn(conn);
+        conn.end_turn();
         let Some(lived_ms) = lived_ms else {
             let cause = if moved { Cause::Moved } else { cause };
             return self.attempt_over(conn.is_active(), retry, cause);
@@ -413,12 +413,11 @@ impl Peer {
         let now_ms = self.ni.now_ms();
         let broke = conn.is_active() && cause.has(Cause::IS_RETRYABLE);
         let bad = !cause.has(Cause::IS_OURS);
-        let random = random::u32();
         let retries = self.with(|inner| {
             inner.last_cause = Some(cause);
             inner.policy.closed(broke);
             let waiting = !inner.pending.is_empty() && !inner.gone;
-            let pause = inner.policy.ended(lived_ms, bad, waiting, random);
+            let pause = inner.policy.ended(lived_ms, bad, waiting, random::u32());
             inner.lost_ms = now_ms;
             // Waiting messages reconnect below, unless the link is down.
             let recall = lost || moved && inner.pending.is_empty();
