@@ -73,7 +73,7 @@ const PENDING: u64 = 2;
 /// Milliseconds between two checks of messages that wait for the link to come up.
 const RECHECK_MS: u32 = 1000;
 
-/// Reason why [`Conn::send`] or [`Peer::send`] did not take a message.
+/// Reason why [`Conn::send`] or [`Peer::wait`] did not take a message.
 pub(crate) enum NotSent {
     /// The connection is closed, or the peer object is out of the table: another one may take the message.
     Closed(Message),

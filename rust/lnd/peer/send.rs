@@ -78,14 +78,24 @@ impl Peers {
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), (Message, Error)> {
-        let next = self.table.with(nid.addr(), |peer| peer.next_conn());
-        let mut result = match next.flatten() {
-            // Usually this is all, and no reference on the peer is needed.
-            Some(conn) => conn.send(msg, req),
-            None => Err(NotSent::Closed(msg)),
-        };
+        let mut msg = msg;
         loop {
-            let msg = match result {
+            // Usually this is all, and no reference on the peer is needed. A peer that has left the table has no
+            // connection, and no message can wait there.
+            let next = self.table.with(nid.addr(), |peer| peer.next_conn());
+            let result = match next.flatten() {
+                Some(conn) => conn.send(msg, req).inspect_err(|why| {
+                    if let NotSent::Closed(_) = why {
+                        conn.set_usable(false);
+                    }
+                }),
+                None => match self.get_or_add(nid) {
+                    Ok(peer) => peer.wait(msg, req),
+                    Err(ENOMEM) => Err(NotSent::Lost(msg, Cause::NoResources)),
+                    Err(e) => Err(NotSent::Failed(msg, e)),
+                },
+            };
+            msg = match result {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
                 Err(NotSent::Lost(msg, cause)) => {
@@ -93,11 +103,6 @@ impl Peers {
                     return Ok(());
                 }
                 Err(NotSent::Closed(msg)) => msg,
-            };
-            result = match self.get_or_add(nid) {
-                Ok(peer) => peer.send(msg, req),
-                Err(ENOMEM) => Err(NotSent::Lost(msg, Cause::NoResources)),
-                Err(e) => Err(NotSent::Failed(msg, e)),
             };
         }
     }
@@ -115,20 +120,6 @@ impl Peer {
         inner.conns.pick()
     }
 
-    /// Sends a message over one of the connections, or keeps it until there is one.
-    fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
-        let mut msg = msg;
-        // A peer that has left the table has no connection, and no message can wait there.
-        while let Some(conn) = self.next_conn() {
-            match conn.send(msg, req) {
-                Err(NotSent::Closed(back)) => msg = back,
-                result => return result,
-            }
-            conn.set_usable(false);
-        }
-        self.wait(msg, req)
-    }
-
     /// Keeps a message until there is a connection, and starts an attempt if the link is up.
     #[cold]
     #[inline(never)]
@@ -139,14 +130,11 @@ impl Peer {
             true => Err((msg, self.ni.way(|way| way.why()))),
             false => Pending::new(msg, req).map_err(|msg| (msg, Cause::NoResources)),
         };
-        let pending = match kept {
-            Ok(pending) => pending,
-            Err((msg, cause)) => {
-                // The peer may have been created for this message.
-                self.forget_if_unused();
-                return Err(NotSent::Lost(msg, cause));
-            }
-        };
+        let pending = kept.map_err(|(msg, cause)| {
+            // The peer may have been created for this message.
+            self.forget_if_unused();
+            NotSent::Lost(msg, cause)
+        })?;
         let mut inner = self.inner.lock();
         if inner.gone {
             drop(inner);
