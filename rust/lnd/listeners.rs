@@ -218,7 +218,7 @@ impl Iface {
 
     /// Takes the device from an NI that stops, and takes the NI off the list. May sleep.
     pub(crate) fn stop(&self, ni: &Arc<LnetNi>) {
-        let _ = self.detach(ni);
+        self.detach(ni);
         let mut list = self.ifaces.list.lock();
         list.retain(|other| !Arc::ptr_eq(other, ni));
     }
@@ -302,15 +302,13 @@ impl Iface {
         Hca::new(device, port, shares)
     }
 
-    /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
-    /// that are being checked, and for commands of the device. Returns whether `user` had a device. May sleep.
-    pub(crate) fn detach(&self, user: &Arc<LnetNi>) -> bool {
+    /// Takes the device from `user`, if it has one. When the last NI of an address leaves, its listener is closed.
+    /// Waits for requests that are being checked, and for commands of the device. May sleep.
+    pub(crate) fn detach(&self, user: &Arc<LnetNi>) {
         let mut there = self.bound.lock();
-        let had_device = user.listens.load(Relaxed);
-        if had_device {
+        if user.listens.load(Relaxed) {
             self.leave(user, &mut there);
         }
-        had_device
     }
 
     /// Takes the device from `user`, and closes the listener if there is no other user. Called under [`Iface::bound`].

@@ -216,9 +216,7 @@ impl NiDevice {
     /// Releases the device because it is being removed, and closes its connections. May sleep.
     fn detach(self: &Arc<Self>) {
         let hca = self.ni.hca().ok();
-        if !self.iface.detach(self) {
-            return;
-        }
+        self.iface.detach(self);
         log::detached(self.ni.nid);
         self.send_uevent(uevent::Device::Gone, hca.as_deref());
         // NIs on the same device lose it, too.

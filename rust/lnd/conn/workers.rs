@@ -520,8 +520,8 @@ impl Conn {
         self.set_usable(false);
     }
 
-    /// Ends the turn in the connect queue of an attempt that has ended, or that takes too long to make other peers wait.
-    /// Does nothing if the turn has already ended.
+    /// Ends the turn in the connect queue of an attempt that has ended, or that takes too long to make other peers
+    /// wait. Does nothing if the turn has already ended.
     pub(crate) fn end_turn(&self) {
         if let Some(claim) = self.with(|inner| inner.turn.take()) {
             self.peer.peers.leave_line(claim);
