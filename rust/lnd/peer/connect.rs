@@ -136,7 +136,14 @@ impl Peers {
                 Some(Ok(false)) => {}
             }
             return peer.open(None, known).map_err(|e| {
-                peer.accept_failed();
+                // No message is finalized here, because all other requests wait for this one.
+                peer.count_failure(false, None, Cause::NoResources);
+                peer.with(|inner| {
+                    if inner.policy.idle() {
+                        // The retry, which finds nothing due, forgets the peer.
+                        peer.retry_in(inner, 0);
+                    }
+                });
                 no_resources(e)
             });
         }
@@ -256,18 +263,6 @@ impl Peer {
         self.forget(Some(cause), active);
     }
 
-    /// Handles the failure to create a connection for a request that was accepted ([`Peers::admit`]). Finalizes no
-    /// message, because all other requests wait for the caller, a handler of a listener.
-    fn accept_failed(self: &Arc<Self>) {
-        self.count_failure(false, None, Cause::NoResources);
-        self.with(|inner| {
-            if inner.policy.idle() {
-                // The retry, which finds nothing due, forgets the peer.
-                self.retry_in(inner, 0);
-            }
-        });
-    }
-
     /// Counts a failed attempt, and schedules the next one, or those for missing connections.
     fn count_failure(self: &Arc<Self>, active: bool, retry: Option<RetryWhy>, cause: Cause) {
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
@@ -318,7 +313,7 @@ impl Peer {
                 return;
             }
             if inner.pending.is_empty() {
-                self.recall_soon(inner);
+                self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
             } else {
                 self.retry_in(inner, 0);
             }
