@@ -98,7 +98,7 @@ mod tests {
         map.for_each(|object| assert!(keys.next().is_some_and(|key| object.0 == (*key).into())));
         assert!(keys.next().is_none());
         // A walk goes on behind an object that was removed.
-        let mut walk = MapWalk::START;
+        let mut walk = MapWalk::default();
         let first = map.next(&mut walk).ok_or(ENOENT)?;
         map.remove(0, &first, &queue);
         assert!(map.next(&mut walk).is_some_and(|object| object.0 == 1));

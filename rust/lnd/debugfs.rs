@@ -45,7 +45,8 @@ use crate::{
         debugfs::{
             Dir,
             File,
-            Show, //
+            Show,
+            Shown, //
         }, //
     }, //
 };
@@ -144,19 +145,16 @@ fn show_ni(all: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )
 }
 
-/// Lines of a peer and its connections.
-struct PeerLines<'a>(&'a Peer);
-
-impl core::fmt::Display for PeerLines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counters = &self.0.ni.closed_counters;
-        counters.list(|list| show_peer(self.0, list, f)).0
+impl Show for Peer {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counters = &self.ni.closed_counters;
+        counters.list(|list| show_peer(self, list, f)).0
     }
 }
 
 /// Prints a peer and its connections on the console. May sleep.
 pub(crate) fn print_peer(peer: &Peer) -> Result {
-    console(core::format_args!("{}", PeerLines(peer)))
+    console(core::format_args!("{}", Shown(peer)))
 }
 
 fn show_peer(peer: &Peer, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -126,7 +126,7 @@ impl<T: Show> File<T> {
 }
 
 /// Adapter from [`Show`] to `Display`.
-struct Shown<'a, T>(&'a T);
+pub(crate) struct Shown<'a, T>(pub(crate) &'a T);
 
 impl<T: Show> core::fmt::Display for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -60,9 +60,11 @@ pub(crate) struct MapWalk {
     next: Option<u32>,
 }
 
-impl MapWalk {
-    /// Position before the first object.
-    pub(crate) const START: Self = Self { next: Some(0) };
+impl Default for MapWalk {
+    /// Returns the position before the first object.
+    fn default() -> Self {
+        Self { next: Some(0) }
+    }
 }
 
 impl<T: Send + Sync> RcuMap<T> {
@@ -155,7 +157,7 @@ impl<T: Send + Sync> RcuMap<T> {
 
     /// Calls `f` for every object, without any lock.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<T>)) {
-        let mut walk = MapWalk::START;
+        let mut walk = MapWalk::default();
         while let Some(object) = self.next(&mut walk) {
             f(&object);
         }
@@ -164,7 +166,7 @@ impl<T: Send + Sync> RcuMap<T> {
 
 impl<T: Send + Sync> Drop for RcuMap<T> {
     fn drop(&mut self) {
-        let mut walk = MapWalk::START;
+        let mut walk = MapWalk::default();
         while let Some(object) = self.next(&mut walk) {
             let key = walk.next.unwrap_or(0).wrapping_sub(1);
             let raw = object_of(Arc::as_ptr(&object));

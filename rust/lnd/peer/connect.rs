@@ -169,7 +169,7 @@ impl Peers {
                     return;
                 }
             }
-            walk = MapWalk::START;
+            walk = MapWalk::default();
         }
     }
 }
@@ -309,13 +309,12 @@ impl Peer {
             self.for_each_conn(|conn| conn.doubt(false));
         }
         self.with(|inner| {
-            if !inner.policy.is_due() {
-                return;
-            }
-            if inner.pending.is_empty() {
-                self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
-            } else {
-                self.retry_in(inner, 0);
+            if inner.policy.is_due() {
+                let ms = match inner.pending.is_empty() {
+                    true => random::u32() % RECALL_SPREAD_MS,
+                    false => 0,
+                };
+                self.retry_in(inner, ms);
             }
         });
     }

@@ -124,9 +124,9 @@ impl Peers {
                 table,
                 lingering <- kernel::new_mutex!(KVVec::new(), "Peers::lingering"),
                 line <- kernel::new_spinlock!(ConnectQueue::default(), "Peers::line"),
-                turn_walk <- kernel::new_spinlock!(MapWalk::START, "Peers::turn_walk"),
-                peer_walk <- kernel::new_mutex!(WalkPos::START, "Peers::peer_walk"),
-                conn_walk <- kernel::new_mutex!(WalkPos::START, "Peers::conn_walk"),
+                turn_walk <- kernel::new_spinlock!(MapWalk::default(), "Peers::turn_walk"),
+                peer_walk <- kernel::new_mutex!(WalkPos::default(), "Peers::peer_walk"),
+                conn_walk <- kernel::new_mutex!(WalkPos::default(), "Peers::conn_walk"),
             }),
             GFP_KERNEL,
         )
@@ -234,6 +234,7 @@ impl Peers {
 /// until there is none. A walk that began at the first peer for each number would take a minute with ten thousand
 /// peers, so the walk continues from its last position. Administrators that list at the same time disturb each other:
 /// then a walk begins at the first peer.
+#[derive(Default)]
 struct WalkPos {
     /// Number of the next peer, or of its first connection.
     first: u32,
@@ -241,11 +242,6 @@ struct WalkPos {
 }
 
 impl WalkPos {
-    const START: Self = Self {
-        first: 0,
-        walk: MapWalk::START,
-    };
-
     /// Returns item `index` of the peers. `item` returns an item of one peer by number, otherwise how many it has.
     /// Continues from the current position if that is not behind `index`.
     fn find<T>(
@@ -256,7 +252,7 @@ impl WalkPos {
     ) -> Option<T> {
         // Peers that were passed without a connection may have one now.
         if index == 0 || index < self.first {
-            *self = Self::START;
+            *self = Self::default();
         }
         loop {
             let mut walk = self.walk;
