@@ -233,7 +233,8 @@ fn show_tally(seen: &CloseStats, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 impl Show for CloseStats {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ends, refusals) = self.written();
-        let (s, ms) = split_ms(close_log::now_ms());
+        let now_ms = close_log::now_ms();
+        let (s, ms) = (now_ms / 1000, now_ms % 1000);
         let nid = NidOr(self.nid, "none");
         writeln!(
             f,
@@ -243,7 +244,7 @@ impl Show for CloseStats {
             show_tally(self, f)?;
         }
         for event in self.events() {
-            let (s, ms) = split_ms(event.at_ms);
+            let (s, ms) = (event.at_ms / 1000, event.at_ms % 1000);
             write!(
                 f,
                 "event={} number={} time={s}.{ms:03} peer={} role={} by={}",
@@ -264,10 +265,6 @@ impl Show for CloseStats {
         }
         Ok(())
     }
-}
-
-fn split_ms(ms: u64) -> (u64, u64) {
-    (ms / 1000, ms % 1000)
 }
 
 impl Show for Ni {

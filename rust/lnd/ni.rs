@@ -232,14 +232,12 @@ impl Ni {
 
     /// Returns the health of the device as one word for debugfs.
     pub(crate) fn device_health(&self) -> &'static str {
-        if self.is_broken() {
-            return "broken";
-        }
         let state = self.way(|way| way.device_state);
-        match (state.mute, state.shut) {
-            (true, _) => "gsi_dead",
-            (false, true) => "refuses",
-            (false, false) => "ok",
+        match (self.is_broken(), state.mute, state.shut) {
+            (true, ..) => "broken",
+            (false, true, _) => "gsi_dead",
+            (false, false, true) => "refuses",
+            (false, false, false) => "ok",
         }
     }
 

@@ -508,10 +508,8 @@ impl ConnList {
         if let [only] = &*self.all {
             return only.is_usable().then(|| only.clone());
         }
-        match liveness::pick(&mut self.next, &self.all, |conn| conn.is_sound()) {
-            Some(conn) => Some(conn.clone()),
-            None => self.best(),
-        }
+        let next = liveness::pick(&mut self.next, &self.all, |conn| conn.is_sound());
+        next.cloned().or_else(|| self.best())
     }
 
     /// Returns the oldest connection that is not doubted, otherwise the newest.

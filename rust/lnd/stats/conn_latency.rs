@@ -23,15 +23,13 @@ use crate::{
         wanted,
         Event, //
     },
-    policy::{
-        latency::{
-            name,
-            row,
-            Histogram,
-            Stage,
-            Stamps,
-            ROWS, //
-        }, //
+    policy::latency::{
+        name,
+        row,
+        Histogram,
+        Stage,
+        Stamps,
+        ROWS, //
     },
     proto::{
         cause::Cause,
