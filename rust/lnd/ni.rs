@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! NI as its peers and connections see it: its configuration, device, link state, clock and counters, the settings of
-//! new connections, and the number of live connections. This file uses neither peers nor connections.
+//! NI as its peers and connections see it: its configuration, device, link state, clock and counters, and the number
+//! of live connections. This file uses neither peers nor connections.
 //! [`super::ni_device`] attaches the NI to its device.
 //!
 //! Context: process, unless a function says otherwise.
