@@ -43,6 +43,7 @@ use crate::{
         connect_queue::{
             next_look_ms,
             pending_limit_ms,
+            ConnectPriority,
             QueueState, //
         },
         link_state::{
@@ -108,6 +109,14 @@ impl Peers {
     }
 }
 
+/// What is done for the messages of a peer that wait.
+enum Next {
+    Conn(Arc<Conn>),
+    /// An attempt was counted, which the caller starts.
+    Attempt(ConnectPriority),
+    Nothing,
+}
+
 impl Peer {
     /// Returns the connection for the next message of LNet; none if there is no connection, or if the caller must hand
     /// over older messages first. Process context; the caller may be in a read section of the map of peers.
@@ -135,6 +144,7 @@ impl Peer {
             self.forget_if_unused();
             NotSent::Lost(msg, cause)
         })?;
+        let may_start = self.may_start();
         let mut inner = self.inner.lock();
         if inner.gone {
             drop(inner);
@@ -145,8 +155,12 @@ impl Peer {
         }
         inner.pending.push_back(pending);
         self.arm_pending_timer(&inner);
+        // Under one lock: the peer is forgotten, and the message fails, if nothing else uses the peer.
+        let next = self.choose(&mut inner, may_start);
         drop(inner);
-        self.serve_waiting(None);
+        if let Some(conn) = self.start(next) {
+            self.hand_over(conn, false);
+        }
         if !self.ni.is_listed() {
             self.drop_retry(Cause::Shutdown);
         }
@@ -161,16 +175,20 @@ impl Peer {
     /// closed, only the messages that wait at that moment go over the next connection. Later messages are sent by their
     /// senders, or when it is released.
     pub(crate) fn serve_waiting(self: &Arc<Self>, own: Option<&Arc<Conn>>) {
-        let Some(mut conn) = own.cloned().or_else(|| self.next_for_waiting()) else {
-            return;
-        };
+        if let Some(conn) = own.cloned().or_else(|| self.next_for_waiting()) {
+            self.hand_over(conn, own.is_some());
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, conn: Arc<Conn>, own: bool) {
+        let mut conn = conn;
         // Finalized last, because LNet may be slow with them, and others wait.
         let mut failed = PendingList::default();
         let mut most = usize::MAX;
         // Not by recursion: all of many connections may be closed and still be listed.
         while let Some(next) = self.flush_over(&conn, most, &mut failed) {
             conn = next;
-            if own.is_some() {
+            if own {
                 most = self.with(|inner| inner.pending.len());
             }
         }
@@ -226,31 +244,49 @@ impl Peer {
 
     /// Returns an established connection if messages wait. If there is none, starts an attempt; if the link is down, or
     /// the peer has to wait for its turn, a retry follows.
-    ///
-    /// Starts no attempt if LNet deletes the NI. Then the messages end with the last object of the peer.
     fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<Conn>> {
-        let listed = self.ni.is_listed();
-        let passage = self.ni.passage();
-        let mut turn = None;
-        let conn = self.with(|inner| {
-            if inner.pending.is_empty() || inner.gone {
-                return None;
-            }
-            let conn = inner.conns.best();
-            if conn.is_none() && listed && inner.policy.may_start() {
-                if passage == SendPolicy::Open {
-                    turn = inner.begin(self, 1);
-                }
-                if turn.is_none() && inner.policy.hold() {
+        let may_start = self.may_start();
+        let next = self.with(|inner| match inner.pending.is_empty() || inner.gone {
+            true => Next::Nothing,
+            false => self.choose(inner, may_start),
+        });
+        self.start(next)
+    }
+
+    /// Returns whether an attempt may start for a message, and whether it may start now. None starts if LNet deletes
+    /// the NI: then the messages end with the last object of the peer. For [`Peer::choose`], without a lock.
+    fn may_start(&self) -> (bool, bool) {
+        let is_open = self.ni.passage() == SendPolicy::Open;
+        (self.ni.is_listed(), is_open)
+    }
+
+    /// Chooses what to do for the messages that wait, and counts an attempt or arms a retry if there is no connection.
+    fn choose(self: &Arc<Self>, inner: &mut PeerInner, (may_start, is_open): (bool, bool)) -> Next {
+        if let Some(conn) = inner.conns.best() {
+            return Next::Conn(conn);
+        }
+        if !may_start || !inner.policy.may_start() {
+            return Next::Nothing;
+        }
+        match is_open.then(|| inner.begin(self, 1)).flatten() {
+            Some(turn) => Next::Attempt(turn),
+            None => {
+                if inner.policy.hold() {
                     self.retry_in(inner, RECHECK_MS);
                 }
+                Next::Nothing
             }
-            conn
-        });
-        if let Some(turn) = turn {
-            self.attempt(turn);
         }
-        conn
+    }
+
+    /// Starts the chosen attempt, or returns the chosen connection.
+    fn start(self: &Arc<Self>, next: Next) -> Option<Arc<Conn>> {
+        match next {
+            Next::Conn(conn) => return Some(conn),
+            Next::Attempt(turn) => self.attempt(turn),
+            Next::Nothing => {}
+        }
+        None
     }
 
     /// Arms the timer of the waiting messages, unless it is armed, or no message waits.
