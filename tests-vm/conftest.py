@@ -220,24 +220,34 @@ def guests(boot_pair):
     return boot_pair()
 
 
+# The hostile peer is a program: the modules that imitate an adapter do not know queue pairs of programs.
+NOT_IMITATED = {"hardware": False, "profile": "", "dma": None, "timing": None, "append": ""}
+
+
 class Pool:
     """Pair of guests that one test after the other uses."""
 
     def __init__(self, files, machine):
         self.files, self.machine, self.count = files, machine, 0
         self.stack = self.pair = self.path = None
+        self.hostile = False
 
-    def take(self):
-        if self.pair is not None and not all(n.guest.alive() for n in self.pair):
+    def take(self, hostile):
+        """Returns the pair. With `hostile` the device of the second guest imitates no adapter."""
+        hostile = hostile and not self.machine.keys().isdisjoint(NOT_IMITATED)
+        if self.pair is not None and (self.hostile != hostile or not all(n.guest.alive() for n in self.pair)):
             self.discard()
         if self.pair is None:
+            self.hostile = hostile
+            second = {k: v for k, v in NOT_IMITATED.items() if hostile and k in self.machine}
             self.path = os.path.join(LOGS, f"pair{WORKER}{self.count}")
             self.count += 1
             shutil.rmtree(self.path, ignore_errors=True)
             os.makedirs(self.path)
             self.stack = contextlib.ExitStack()
             # rping brings the libraries that the hostile peer needs, ibv_devinfo has the counters of a port.
-            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft", "ibv_devinfo"), **self.machine))
+            pair = vm.pair(workdir=self.path, each=({}, second), files=self.files, tools=("rping", "nft", "ibv_devinfo"), **self.machine)
+            guests = self.stack.enter_context(pair)
             self.pair = tuple(Node(g) for g in guests)
         return self.pair
 
@@ -265,7 +275,7 @@ def pool(modules, hostile_program, profiler, machine):
 
 @pytest.fixture
 def nodes(pool, request, polled):
-    pair = pool.take()
+    pair = pool.take(request.path.stem.startswith("test_hostile"))
     where = [len(n.guest.console()) for n in pair]
     for node in pair:
         node.guest.softirq = polled
