@@ -38,6 +38,7 @@ use ro2iblnd_proto::{
     }, //
 };
 
+#[expect(dead_code, reason = "this target has no rejects")]
 #[path = "../proto/tests/common/swap.rs"]
 mod swap;
 
