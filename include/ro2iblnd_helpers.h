@@ -294,7 +294,7 @@ int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 				     const struct ro2ib_addr *src,
 				     const struct ro2ib_addr *dst,
 				     u32 timeout_ms, bool share);
-void ro2ib_cm_destroy(struct rdma_cm_id *id, bool resolving);
+void ro2ib_cm_destroy(struct rdma_cm_id *id, bool unresolved);
 int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most);

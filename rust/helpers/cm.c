@@ -7,6 +7,7 @@
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
 #include <net/route.h>
+#include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/rdma_cm.h>
@@ -176,10 +177,17 @@ static void do_elsewhere(struct work_struct *work)
 	struct elsewhere *e = container_of(work, struct elsewhere, work);
 	unsigned int nofs = memalloc_nofs_save();
 
-	if (e->dst)
+	if (e->dst) {
 		e->rc = rdma_resolve_addr(e->id, NULL, e->dst, e->timeout_ms);
-	else
+	} else {
+		/*
+		 * The core cancels a request only if the id waits for it. If the
+		 * device was removed before the request was queued, the id does
+		 * not, and the request would use it when it is freed.
+		 */
+		rdma_addr_cancel(&e->id->route.addr.dev_addr);
 		rdma_destroy_id(e->id);
+	}
 	memalloc_nofs_restore(nofs);
 	complete(&e->done);
 }
@@ -201,6 +209,23 @@ static int elsewhere(struct rdma_cm_id *id, struct sockaddr *dst,
 	return e.rc;
 }
 
+/*
+ * Binds an id to the device of @src, and begins to resolve @dst. Under the
+ * handler mutex, because the core warns if the device is removed between both.
+ * Not for a second call, which waits for a handler.
+ */
+static int bind_and_resolve(struct rdma_cm_id *id, struct sockaddr_storage *src,
+			    struct sockaddr_storage *dst, u32 timeout_ms)
+{
+	int rc;
+
+	rdma_lock_handler(id);
+	rc = rdma_resolve_addr(id, (struct sockaddr *)src,
+			       (struct sockaddr *)dst, timeout_ms);
+	rdma_unlock_handler(id);
+	return rc;
+}
+
 noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 				   const struct ro2ib_addr *src,
 				   const struct ro2ib_addr *dst,
@@ -213,8 +238,7 @@ noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 	if (!src)
 		return elsewhere(id, (struct sockaddr *)&d, timeout_ms);
 	to_sockaddr(src, src->port, &s);
-	return rdma_resolve_addr(id, (struct sockaddr *)&s,
-				 (struct sockaddr *)&d, timeout_ms);
+	return bind_and_resolve(id, &s, &d, timeout_ms);
 }
 ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr, ERRNO);
 
@@ -257,8 +281,7 @@ noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 		port = RO2IB_PRIVILEGED_PORTS - 1 -
 		       (first + i) % (RO2IB_PRIVILEGED_PORTS - 1);
 		to_sockaddr(src, port, &s);
-		rc = rdma_resolve_addr(id, (struct sockaddr *)&s,
-				       (struct sockaddr *)&d, timeout_ms);
+		rc = bind_and_resolve(id, &s, &d, timeout_ms);
 		if (rc != -EADDRINUSE && rc != -EADDRNOTAVAIL)
 			break;
 	}
@@ -453,13 +476,13 @@ int ro2ib_cm_reject(struct rdma_cm_id *id, const void *data, u8 len)
 }
 
 /*
- * Destroys an id; sleeps, also without CONFIG_DEBUG_ATOMIC_SLEEP. @resolving: its
- * address may be being resolved.
+ * Destroys an id; sleeps, also without CONFIG_DEBUG_ATOMIC_SLEEP. @unresolved: its
+ * address is not resolved, and a request of the core for it may be queued.
  */
-void ro2ib_cm_destroy(struct rdma_cm_id *id, bool resolving)
+void ro2ib_cm_destroy(struct rdma_cm_id *id, bool unresolved)
 {
 	WARN_ON_ONCE(in_interrupt());
-	if (resolving)
+	if (unresolved)
 		elsewhere(id, NULL, 0);
 	else
 		rdma_destroy_id(id);

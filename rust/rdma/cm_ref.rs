@@ -178,12 +178,12 @@ impl Drop for CmRef {
         if !self.shared().users.put() {
             return;
         }
-        let resolving = self.shared().address.load(Acquire) == RESOLVING;
+        let unresolved = !self.shared().is_resolved();
 
         // SAFETY: We were the last user. This waits for a handler that runs, and afterwards
         // there are no more. It is not called by a handler, as that is a user of its own.
         unsafe {
-            bindings::ro2ib_cm_destroy(self.as_raw(), resolving);
+            bindings::ro2ib_cm_destroy(self.as_raw(), unresolved);
             Shared::free(self.0);
         }
     }

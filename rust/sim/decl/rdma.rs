@@ -759,7 +759,7 @@ unsafe extern "C" {
         timeout_ms: u32,
         share: bool,
     ) -> i32;
-    pub fn ro2ib_cm_destroy(id: *mut rdma_cm_id, resolving: bool);
+    pub fn ro2ib_cm_destroy(id: *mut rdma_cm_id, unresolved: bool);
     pub fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32;
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
     pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32, most: u32) -> i32;

@@ -1318,8 +1318,8 @@ fn has_own_path(node: usize, (from, to): (u32, u32), port: u16) {
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_destroy(id: *mut rdma_cm_id, resolving: bool) {
-    if !resolving {
+pub unsafe extern "C" fn ro2ib_cm_destroy(id: *mut rdma_cm_id, unresolved: bool) {
+    if !unresolved {
         // SAFETY: By the contract of this function.
         return unsafe { rdma_destroy_id(id) };
     }
