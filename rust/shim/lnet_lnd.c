@@ -187,6 +187,26 @@ static int ro2ib_ctl(struct lnet_ni *lni, unsigned int cmd, void *arg)
 	}
 }
 
+/*
+ * Returns the error of a start for LNet. LNet 2.16 and later take some errors
+ * for their own: lnetctl then explains another fault, or the NI is freed twice
+ * (EEXIST). The driver has logged the reason.
+ */
+static int ro2ib_start_error(int rc)
+{
+	switch (rc) {
+	case -EEXIST:
+	case -ENOENT:
+	case -ENODEV:
+	case -ERANGE:
+	case -ENOSPC:
+	case -EBUSY:
+		return -ENETDOWN;
+	default:
+		return rc;
+	}
+}
+
 static int ro2ib_startup(struct lnet_ni *lni)
 {
 	struct ro2ib_ni_cfg cfg = {};
@@ -196,7 +216,7 @@ static int ro2ib_startup(struct lnet_ni *lni)
 
 	/* An NI pins the module; LNet holds no reference of its own. */
 	if (!try_module_get(THIS_MODULE))
-		return -ENODEV;
+		return -ENETDOWN;
 
 	rc = ro2ib_ni_select(lni, &cfg);
 	if (rc)
@@ -229,7 +249,7 @@ out_ni:
 	ro2ib_ni_release(ni);
 out_module:
 	module_put(THIS_MODULE);
-	return rc;
+	return ro2ib_start_error(rc);
 }
 
 static void ro2ib_shutdown(struct lnet_ni *lni)

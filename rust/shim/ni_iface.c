@@ -112,6 +112,19 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 }
 
 /*
+ * Returns whether LNet has an NI with that NID. LNet refuses a second NI only
+ * after it has started, and 2.16 and later free it twice then.
+ */
+static bool ro2ib_ni_exists(struct lnet_nid *nid)
+{
+	struct lnet_ni *lni = lnet_nid_to_ni_addref(nid);
+
+	if (lni)
+		lnet_ni_decref(lni);
+	return lni;
+}
+
+/*
  * Chooses the interface of an NI, and completes the lnet_ni and the part of the
  * configuration that depend on it. Takes rtnl, sleeps.
  */
@@ -155,6 +168,12 @@ int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 		goto out;
 	}
 	ro2ib_ni_apply(lni, cfg, &devs[i]);
+	if (ro2ib_ni_exists(&lni->ni_nid)) {
+		pr_err_ratelimited("%s: LNet has an NI with this NID already\n",
+				   cfg->name);
+		rc = -EADDRINUSE;
+		goto out;
+	}
 
 	if (!lni->ni_interface || !*lni->ni_interface) {
 		rc = lnet_ni_add_interface(lni, devs[i].li_name);
