@@ -199,6 +199,7 @@ int runs, stores;
 #define ro2ib_ni_conns_per_peer(ni) 1
 #define ro2ib_ni_tos(ni) 0
 #define ro2ib_param_peer_credits_hiw() 0U
+#define ro2ib_param_tos() 106
 #define ro2ib_log_tunable(ni, name, old, new) ((void)(name))
 #define pr_err_ratelimited(...) ((void)0)
 #define rcu_read_lock() ((void)0)
@@ -401,6 +402,28 @@ def test_hiw_of_a_running_ni_is_clamped(tmp_path):
     assert lib.set(2**32) != 0
     assert lib.set(-1) != 0
     assert lib.hiw() == 7
+
+
+def test_defaults_for_an_import_of_lnet_2_16(tmp_path):
+    """LNet asks with a structure without values, in which 0 stands for a default, except in tos."""
+    lib = compiled(
+        tmp_path,
+        TUNABLES,
+        part("netlink.c", r"^enum ro2ib_tun_attr \{.*?^};$"),
+        function("tunable_defaults.c", "ro2ib_clamp_hiw"),
+        function("netlink.c", "ro2ib_nl_range"),
+        function("netlink.c", "ro2ib_nl_set"),
+        "static struct lnet_lnd_tunables tun;\n"
+        "int defaults(void) {\n"
+        "\tint rc = 0;\n"
+        "\tfor (int type = 0; type <= RO2IB_TUN_TOS; type++) rc |= ro2ib_nl_set(LNET_CMD_NETS, NULL, type, &tun);\n"
+        "\treturn rc;\n"
+        "}\n"
+        "int tos(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_tos; }\n"
+        "u32 hiw(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_peercredits_hiw; }\n",
+    )
+    assert lib.defaults() == 0
+    assert (lib.tos(), lib.hiw()) == (106, 0)
 
 
 def test_the_name_of_ko2iblnd_is_taken_while_the_driver_is_registered(tmp_path):

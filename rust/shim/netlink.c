@@ -220,8 +220,16 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 
 	if (cmd != LNET_CMD_NETS)
 		return -EOPNOTSUPP;
-	if (!attr)
-		return -EINVAL;
+	t = &tun->lnd_tun_u.lnd_o2ib;
+	/*
+	 * LNet 2.16 gets the defaults for an import this way, in a structure
+	 * without values. 0 stands for the default, except in tos.
+	 */
+	if (!attr) {
+		if (type == RO2IB_TUN_TOS)
+			t->lnd_tos = ro2ib_param_tos();
+		return 0;
+	}
 	if (nla_type(attr) != LN_SCALAR_ATTR_INT_VALUE)
 		return -EINVAL;
 
@@ -251,7 +259,6 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		return 0;
 	}
 
-	t = &tun->lnd_tun_u.lnd_o2ib;
 	name = ro2ib_tunables_keys.lkl_list[type].lkp_value;
 	v = nla_get_s64(attr);
 	/* lnetctl 2.16 writes -1 like this, also if the user gave no tos. */
