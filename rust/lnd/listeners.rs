@@ -421,13 +421,16 @@ impl Iface {
         let privileged = params::require_privileged_port();
         let asked = parse_connreq(req.private_data(), from, privileged)?;
         *src = Some(asked.src);
-        let list = self.ifaces.list.lock();
-        let is_asked = |user: &&Arc<LnetNi>| user.ni.nid == asked.dst;
-        let user = self.users_in(&list).find(is_asked).cloned();
-        let ready = device_ready(self.users_in(&list).map(|user| user.ni.lnet.is_active()));
-        drop(list);
-        // LNet may be about to delete the NI.
-        let user = user.filter(|user| user.ni.is_listed());
+        let (user, ready) = {
+            let list = self.ifaces.list.lock();
+            let asked_for = || self.users_in(&list).filter(|user| user.ni.nid == asked.dst);
+            // An NI that LNet deletes may be there still, beside a new one with its NID.
+            let user = asked_for().find(|user| user.ni.is_listed()).cloned();
+            // LNet 2.15 lists an NI after the others of its net have started.
+            let is_unlisted = user.is_none() && asked_for().next().is_some();
+            let active = self.users_in(&list).map(|user| user.ni.lnet.is_active());
+            (user, !is_unlisted && device_ready(active))
+        };
         *ni = user.as_ref().map(|user| user.ni.clone());
         let view = ni.as_ref().map(|ni| ni.view());
         let known = check_ni(&asked, view.as_ref(), ready, from)?;
