@@ -81,6 +81,13 @@ impl CmIdLinger {
         };
     }
 
+    /// Notes that our DREQ could not be sent. It is sent later.
+    pub fn unsaid(&mut self) {
+        if self.state == LingerState::Said {
+            self.state = LingerState::Mute;
+        }
+    }
+
     /// Notes that there is no route to the peer. Nothing is sent for now, and an earlier message must not be repeated:
     /// such an id does not wait.
     pub fn no_route(&mut self) {

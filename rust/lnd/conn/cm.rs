@@ -298,9 +298,12 @@ impl Conn {
             (inner.asked, inner.state.end_cause())
         });
         match (way, asked) {
-            // Refused if it was never connected, or is disconnected; the drain puts the queue pair into error anyway.
+            // The CM sends nothing if the queue pair does not enter the error state. Over TCP also the peer's end is an
+            // error.
             (Reachability::Reachable, true) => {
-                let _ = id.disconnect();
+                if id.disconnect().is_err() && !self.over_tcp {
+                    self.with(|inner| inner.linger.unsaid());
+                }
             }
             (Reachability::Reachable, false) => self.reject(id, cause),
             (Reachability::NoRoute | Reachability::NoAddress, _) => {}
@@ -419,6 +422,7 @@ impl Conn {
             way == Reachability::Reachable && due && made
         });
         if sends {
+            // The queue pair is destroyed, and keeps the CM from nothing.
             let _ = id.disconnect();
         }
     }

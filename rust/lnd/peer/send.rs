@@ -109,7 +109,7 @@ impl Peers {
     }
 }
 
-/// What is done for the messages of a peer that wait.
+/// Next step for the messages of a peer that wait.
 enum Next {
     Conn(Arc<Conn>),
     /// An attempt was counted, which the caller starts.

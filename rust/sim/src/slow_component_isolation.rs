@@ -31,9 +31,16 @@
 //!   mapped meanwhile, one of them fails at most, and no region is added for a transfer that does not wait any more.
 //! - A device does not destroy the queue pairs of connections that close, and messages arrive there afterwards: the
 //!   device writes to no memory that has another owner, and neither the NI nor the removal of the device waits.
+//! - A device does not move queue pairs to the error state, so the CM sends no DREQ: the peer learns of the end when
+//!   the queue pair is destroyed.
 //! - A node has no memory for the answers of GETs, for some of which there is no data: each is answered later.
 //! - LNet sends and receives messages of all kinds over a connection: no call waits for memory for them.
 //! - A node has no memory, and a monitoring program reads its files: no connection is missing.
+
+use std::{
+    cell::Cell,
+    rc::Rc, //
+};
 
 use simc::{
     cm,
@@ -84,7 +91,7 @@ const LOST: usize = 200;
 const HONEST: usize = 20;
 
 /// Worlds by name.
-pub const WORLDS: [(&str, fn(u64) -> End); 39] = [
+pub const WORLDS: [(&str, fn(u64) -> End); 40] = [
     ("a device hangs, another NI is deleted", |seed| {
         hangs(seed, false)
     }),
@@ -137,6 +144,7 @@ pub const WORLDS: [(&str, fn(u64) -> End); 39] = [
     ("a device does not destroy a flushed queue pair", |seed| {
         keeps_qps(seed, true)
     }),
+    ("a device refuses the error state", refuses_error_state),
     ("a device does not destroy a region", keeps_mrs),
     ("GETs wait for slow regions", |seed| regions(seed, false)),
     ("a device refuses one region", |seed| regions(seed, true)),
@@ -1157,6 +1165,44 @@ fn keeps_qps(seed: u64, flushes: bool) -> End {
         done_on(0, "happens", move || world::unplug(device, false));
         tells();
         // The kernel does not unload the module, in which functions for completions are. Here that shows what is left.
+        done_on(0, "down", world::unload_unseen);
+        down(1, 0..1);
+        for node in 0..2 {
+            world::clean(node);
+        }
+    })
+}
+
+/// Closes a connection of a node whose device refuses to move queue pairs to the error state: the CM then sends no
+/// DREQ, and the queue pair is destroyed when its drain was given up. The peer learns of the end soon afterwards.
+fn refuses_error_state(seed: u64) -> End {
+    let mut plan = Plan::calm(2);
+    plan.params.probe = 0;
+    run(seed, plan, 64, move || {
+        up(0, 1);
+        up(1, 1);
+        let there = world::ip(1, 0);
+        done_on(0, "user", move || {
+            send(ni(0, 0), there, 50 * SEC, "no connection");
+        });
+        sched::sleep(SEC);
+        w().keeps_qps = Some((0, false));
+        done_on(0, "user", move || {
+            let _ = lnet::control(ni(0, 0), 1, lnet::nid_of(there));
+        });
+        let left = Rc::new(Cell::new(0));
+        for _ in 0..12 {
+            sched::sleep(SEC);
+            let left = left.clone();
+            done_on(1, "user", move || left.set(lnet::control(ni(1, 0), 3, 0)));
+        }
+        if left.get() != 0 {
+            violation("a peer is not told that its connection has ended");
+        }
+        done_on(0, "down", || lnet::ni_down(ni(0, 0)));
+        done_on(0, "happens", move || {
+            world::unplug(world::device(0, 0), false)
+        });
         done_on(0, "down", world::unload_unseen);
         down(1, 0..1);
         for node in 0..2 {

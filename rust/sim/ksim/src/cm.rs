@@ -1629,8 +1629,9 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
         sched::sleep(SEC);
     }
     let i = id_mut(id);
-    if !i.qp.is_null() {
-        verbs::cm_to_err(i.qp);
+    // Nothing is sent from a queue pair that does not enter the error state.
+    if !i.qp.is_null() && !verbs::cm_to_err(i.qp) {
+        return -(EIO as i32);
     }
     let (nr, other) = (i.nr, i.other);
     match i.cm {

@@ -1737,8 +1737,9 @@ fn carry_out(qp: *mut Qp) {
     }
 }
 
-/// Moves a queue pair to the error state for the CM, which ignores that the device refuses.
-pub fn cm_to_err(qp: *mut Qp) {
+/// Moves a queue pair to the error state for the CM. Returns false if the device refuses.
+#[must_use]
+pub fn cm_to_err(qp: *mut Qp) -> bool {
     // SAFETY: The memory stays until the world ends, and so do devices.
     let (q, node) = unsafe { (&mut *qp, (*(*qp).dev).node) };
     let refuses = w().keeps_qps == Some((node, false));
@@ -1746,6 +1747,7 @@ pub fn cm_to_err(qp: *mut Qp) {
     if !refuses {
         to_err(qp);
     }
+    !refuses
 }
 
 #[no_mangle]
