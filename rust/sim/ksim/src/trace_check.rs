@@ -84,8 +84,12 @@ pub fn told(node: usize) -> Told {
     w().trace.told.get(&node).copied().unwrap_or_default()
 }
 
-/// Forgets the connections of a node that lost its power.
+/// Forgets the connections of a node that lost its power, perhaps between the event of a post and the post.
 pub fn forget(node: usize) {
+    let posts = w().nodes[node].truth.tx_msgs;
+    if let Some(told) = w().trace.told.get_mut(&node) {
+        told.posts = posts;
+    }
     w().trace.stalls.retain(|(of, _, _), _| *of != node);
     w().trace.ups.retain(|(of, _, _), _| *of != node);
 }
