@@ -1027,7 +1027,7 @@ mod tests {
         let names = [Op::GetDone; 2].map(|op| {
             let (index, name, slot) = q.alloc(op)?;
             slot.fill(());
-            q.queue(index, 1).map(|_| name)
+            q.queue(index, 1).map(|()| name)
         });
         q.grow(&mut same);
         assert!(!q.has_free() && q.nr_slots() == 2);
