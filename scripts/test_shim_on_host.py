@@ -373,8 +373,9 @@ def test_ni_on_a_deleted_vlan_stays_down(stack):
     assert stack("take_off", 0, 1) == [LEAVING]
 
 
-def test_hiw_of_a_running_ni_is_clamped(tmp_path):
-    lib = compiled(
+def netlink(tmp_path, code):
+    """Compiles the function that sets a tunable, with `code` that calls it."""
+    return compiled(
         tmp_path,
         TUNABLES,
         part("netlink.c", r"^enum ro2ib_tun_attr \{.*?^};$"),
@@ -382,8 +383,15 @@ def test_hiw_of_a_running_ni_is_clamped(tmp_path):
         function("netlink.c", "ro2ib_nl_range"),
         function("netlink.c", "ro2ib_nl_set"),
         "static struct lnet_lnd_tunables tun;\n"
-        "int set(s64 v) { struct nlattr a = { v }; return ro2ib_nl_set(LNET_CMD_NETS, &a, RO2IB_TUN_HIW, &tun); }\n"
         "u32 hiw(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_peercredits_hiw; }\n",
+        code,
+    )
+
+
+def test_hiw_of_a_running_ni_is_clamped(tmp_path):
+    lib = netlink(
+        tmp_path,
+        "int set(s64 v) { struct nlattr a = { v }; return ro2ib_nl_set(LNET_CMD_NETS, &a, RO2IB_TUN_HIW, &tun); }\n",
     )
     runs, stores = (ctypes.c_int.in_dll(lib, name) for name in ("runs", "stores"))
     lib.set.argtypes = [ctypes.c_int64]
@@ -406,21 +414,14 @@ def test_hiw_of_a_running_ni_is_clamped(tmp_path):
 
 def test_defaults_for_an_import_of_lnet_2_16(tmp_path):
     """LNet asks with a structure without values, in which 0 stands for a default, except in tos."""
-    lib = compiled(
+    lib = netlink(
         tmp_path,
-        TUNABLES,
-        part("netlink.c", r"^enum ro2ib_tun_attr \{.*?^};$"),
-        function("tunable_defaults.c", "ro2ib_clamp_hiw"),
-        function("netlink.c", "ro2ib_nl_range"),
-        function("netlink.c", "ro2ib_nl_set"),
-        "static struct lnet_lnd_tunables tun;\n"
         "int defaults(void) {\n"
         "\tint rc = 0;\n"
         "\tfor (int type = 0; type <= RO2IB_TUN_TOS; type++) rc |= ro2ib_nl_set(LNET_CMD_NETS, NULL, type, &tun);\n"
         "\treturn rc;\n"
         "}\n"
-        "int tos(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_tos; }\n"
-        "u32 hiw(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_peercredits_hiw; }\n",
+        "int tos(void) { return tun.lnd_tun_u.lnd_o2ib.lnd_tos; }\n",
     )
     assert lib.defaults() == 0
     assert (lib.tos(), lib.hiw()) == (106, 0)
